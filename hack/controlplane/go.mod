@@ -1,0 +1,3 @@
+module github.com/belay-dev/belay/hack/controlplane
+
+go 1.26.0
