@@ -1,0 +1,67 @@
+package v1alpha1
+
+// Names that belay puts on objects, or reads from them. They are part of the
+// API: changing one breaks objects that are stored in clusters.
+const (
+	// ModeLabel opts a namespace in. Its values are ModeEnforce and ModeWarn; a
+	// namespace without it is never looked at.
+	ModeLabel = "belay.dev/mode"
+	// OwnerAnnotation names one object's owner without a policy, as
+	// [GROUP/]VERSION/KIND/NAME: "batch/v1/Job/build-7", "v1/ConfigMap/site".
+	OwnerAnnotation = "belay.dev/owner"
+	// AllowDeleteAnnotation, set to "true" on an Anchor or on the Anchors' CRD,
+	// lifts the guard that keeps people from deleting them.
+	AllowDeleteAnnotation = "belay.dev/allow-delete"
+	// PolicyLabel, on an Anchor, names the policy that asked for it.
+	PolicyLabel = "belay.dev/policy"
+)
+
+// Values of ModeLabel.
+const (
+	// ModeEnforce changes and denies.
+	ModeEnforce = "enforce"
+	// ModeWarn admits everything unchanged, and tells in a warning and an audit
+	// annotation what ModeEnforce would have done.
+	ModeWarn = "warn"
+)
+
+// Condition types of policies.
+const (
+	// ConditionAccepted says whether the newest spec can be put to work.
+	ConditionAccepted = "Accepted"
+	// ConditionRegistered says whether the API server calls belay for the policy.
+	ConditionRegistered = "Registered"
+)
+
+// Reasons of the conditions Accepted and Registered.
+const (
+	// ReasonAccepted: the spec compiles, its kinds are served, belay has the rights.
+	ReasonAccepted = "Accepted"
+	// ReasonInvalidExpression: a CEL expression does not compile; the message has
+	// the field path, line and column.
+	ReasonInvalidExpression = "InvalidExpression"
+	// ReasonInvalidSelector: a label selector is malformed.
+	ReasonInvalidSelector = "InvalidSelector"
+	// ReasonUnknownKind: the API server serves no such kind.
+	ReasonUnknownKind = "UnknownKind"
+	// ReasonForbiddenKind: the kind can never be put under this policy.
+	ReasonForbiddenKind = "ForbiddenKind"
+	// ReasonScopeMismatch: a cluster-scoped dependent with a namespaced owner.
+	ReasonScopeMismatch = "ScopeMismatch"
+	// ReasonMissingPermission: one of belay's service accounts lacks a right; the
+	// message has the account, the verb and the resource.
+	ReasonMissingPermission = "MissingPermission"
+	// ReasonCheckFailed: belay could not find out; it tries again.
+	ReasonCheckFailed = "CheckFailed"
+	// ReasonRegistered: the webhook entries are as the accepted spec wants them.
+	ReasonRegistered = "Registered"
+	// ReasonRegisteredPrevious: the entries are those of the last accepted spec,
+	// because the newest one was not accepted.
+	ReasonRegisteredPrevious = "RegisteredPrevious"
+	// ReasonNotAccepted: nothing is registered, since no spec was ever accepted.
+	ReasonNotAccepted = "NotAccepted"
+	// ReasonCertificateNotReady: there is no CA yet that the API server could trust.
+	ReasonCertificateNotReady = "CertificateNotReady"
+	// ReasonWriteFailed: the webhook registration could not be written.
+	ReasonWriteFailed = "WriteFailed"
+)

@@ -1,0 +1,153 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/belay-dev/belay/webhook/internal/controller/anchor"
+	"github.com/belay-dev/belay/webhook/internal/controller/registration"
+)
+
+// controllerOptions are the flags of belay-controller.
+type controllerOptions struct {
+	common
+	webhookURL        string
+	webhookService    string
+	webhookPort       int32
+	webhookAccount    string
+	controllerAccount string
+	injectCAFrom      string
+	ownerAnnotation   bool
+	leaderElect       bool
+	leaseDuration     time.Duration
+	renewDeadline     time.Duration
+	retryPeriod       time.Duration
+}
+
+// NewControllerCommand is the command belay-controller.
+func NewControllerCommand() *cobra.Command {
+	o := &controllerOptions{}
+	cmd := &cobra.Command{
+		Use:   "belay-controller",
+		Short: "Accepts policies, registers them, and binds and expires Anchors",
+		Long: `belay-controller accepts policies, keeps the API server's webhook configurations
+as the accepted policies want them, and binds, expires and releases Anchors. One
+replica works at a time. When it is away admission goes on: Anchors are bound, or
+expire, when it is back.`,
+		Example: `  # in a cluster: the shipped manifests have all flags
+  belay-controller
+
+  # with cert-manager: it injects the CA, belay leaves caBundle alone
+  belay-controller --inject-ca-from=belay-system/belay-webhook
+
+  # out of a cluster, for development
+  belay-controller --kubeconfig=kubeconfig --webhook-url=https://localhost:9443`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	fs := cmd.Flags()
+	o.add(fs)
+	fs.StringVar(&o.webhookURL, "webhook-url", "", "https URL of belay-webhook without a path, where it runs outside the cluster; empty: the Service")
+	fs.StringVar(&o.webhookService, "webhook-service", "belay-webhook", "Service of belay-webhook in --namespace")
+	fs.Int32Var(&o.webhookPort, "webhook-port", 443, "port of the Service")
+	fs.StringVar(&o.webhookAccount, "webhook-service-account", "belay-webhook", "service account of belay-webhook, whose rights policies need")
+	fs.StringVar(&o.controllerAccount, "service-account", "belay-controller", "service account of this process, whose rights policies need")
+	fs.StringVar(&o.injectCAFrom, "inject-ca-from", "", "NAMESPACE/NAME of the cert-manager Certificate whose CA is injected; empty: belay manages its CA itself")
+	fs.BoolVar(&o.ownerAnnotation, "owner-annotation", true, "serve the annotation belay.dev/owner")
+	fs.BoolVar(&o.leaderElect, "leader-elect", true, "work only while holding the Lease belay-controller in --namespace")
+	fs.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long others wait for a leader that went silent")
+	fs.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long a leader tries to renew before it gives up")
+	fs.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "how often the Lease is tried")
+	return cmd
+}
+
+func (o *controllerOptions) complete() error {
+	if err := o.validate(); err != nil {
+		return err
+	}
+	if o.webhookURL == "" {
+		return nil
+	}
+	u, err := url.Parse(o.webhookURL)
+	if err != nil || u.Scheme != "https" || u.Host == "" || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.User != nil {
+		return usagef("--webhook-url %q: must be https://HOST:PORT without a path", o.webhookURL)
+	}
+	o.webhookURL = "https://" + u.Host
+	return nil
+}
+
+func (o *controllerOptions) run(ctx context.Context) error {
+	if err := o.complete(); err != nil {
+		return err
+	}
+	cfg, err := o.restConfig("belay-controller")
+	if err != nil {
+		return err
+	}
+	log := o.logger()
+	registerMetrics()
+	s, err := scheme()
+	if err != nil {
+		return fmt.Errorf("building the scheme: %w", err)
+	}
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Scheme: s, Logger: log, MapperProvider: mapperFor,
+		Metrics:                metricsserver.Options{BindAddress: o.metricsAddr},
+		HealthProbeBindAddress: o.probeAddr, ReadinessEndpointName: "/readyz", LivenessEndpointName: "/livez",
+		LeaderElection: o.leaderElect, LeaderElectionID: "belay-controller", LeaderElectionNamespace: o.namespace,
+		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 &o.leaseDuration, RenewDeadline: &o.renewDeadline, RetryPeriod: &o.retryPeriod,
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(),
+			// The only Secret that belay may read is its own CA.
+			ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {
+				Namespaces: map[string]cache.Config{o.namespace: {}},
+				Field:      fields.OneTermEqualSelector("metadata.name", o.caSecret),
+			}},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("building the manager: %w", err)
+	}
+	find, meta, err := reader(cfg)
+	if err != nil {
+		return err
+	}
+	if err := anchor.Setup(ctx, mgr, find, meta); err != nil {
+		return fmt.Errorf("setting up anchors: %w", err)
+	}
+	if err := registration.Setup(mgr, find, registration.Options{
+		Endpoint:     registration.Endpoint{URL: o.webhookURL, ServiceNamespace: o.namespace, ServiceName: o.webhookService, ServicePort: o.webhookPort},
+		OwnNamespace: o.namespace, WebhookAccount: o.webhookAccount, ControllerAccount: o.controllerAccount,
+		Annotation: o.ownerAnnotation, InjectCAFrom: o.injectCAFrom, CASecret: o.caSecret,
+	}); err != nil {
+		return fmt.Errorf("setting up registration: %w", err)
+	}
+	if err := o.checks(mgr); err != nil {
+		return err
+	}
+	log.Info("starting belay-controller", "namespace", o.namespace)
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("belay-controller stopped: %w", err)
+	}
+	return nil
+}
+
+func (o *controllerOptions) checks(mgr manager.Manager) error {
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	return mgr.AddReadyzCheck("ping", healthz.Ping)
+}

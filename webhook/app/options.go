@@ -1,0 +1,142 @@
+package app
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+	"go.uber.org/zap/zapcore"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/facts"
+	"github.com/belay-dev/belay/webhook/internal/metrics"
+)
+
+// common are the flags of both processes.
+type common struct {
+	kubeconfig  string
+	namespace   string
+	metricsAddr string
+	probeAddr   string
+	logLevel    int
+	caSecret    string
+}
+
+func (c *common) add(fs *pflag.FlagSet) {
+	fs.StringVar(&c.kubeconfig, "kubeconfig", "", "path of a kubeconfig; empty: the pod's service account, else $KUBECONFIG or ~/.kube/config")
+	fs.StringVar(&c.namespace, "namespace", "belay-system", "the namespace that belay runs in; it is never looked at, whatever its labels")
+	fs.StringVar(&c.metricsAddr, "metrics-bind-address", "127.0.0.1:8080", "address of the metrics; \"0\" turns them off")
+	fs.StringVar(&c.probeAddr, "health-probe-bind-address", ":8081", "address of /livez and /readyz; \"0\" turns them off")
+	fs.IntVar(&c.logLevel, "v", 0, "log level: 0 says what changed, 1 also every decision")
+	fs.StringVar(&c.caSecret, "ca-secret", "belay-ca", "name of the Secret, in belay's namespace, with the CA that belay manages itself")
+}
+
+func (c *common) validate() error {
+	if errs := validation.IsDNS1123Label(c.namespace); len(errs) > 0 {
+		return usagef("--namespace %q: %s", c.namespace, errs[0])
+	}
+	if errs := validation.IsDNS1123Subdomain(c.caSecret); len(errs) > 0 {
+		return usagef("--ca-secret %q: %s", c.caSecret, errs[0])
+	}
+	if c.logLevel < 0 || c.logLevel > 10 {
+		return usagef("--v %d: must be from 0 to 10", c.logLevel)
+	}
+	return nil
+}
+
+func (c *common) logger() logr.Logger {
+	log := zap.New(zap.Level(zapcore.Level(-c.logLevel)), zap.StacktraceLevel(zapcore.DPanicLevel))
+	ctrl.SetLogger(log)
+	return log
+}
+
+// restConfig leaves rate limiting to the API server's priority and fairness: a
+// client-side limit would make creates wait in the webhook.
+func (c *common) restConfig(agent string) (*rest.Config, error) {
+	loader := clientcmd.NewDefaultClientConfigLoadingRules()
+	loader.ExplicitPath = c.kubeconfig
+	cfg, err := rest.InClusterConfig()
+	if c.kubeconfig != "" || err != nil {
+		cfg, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(loader, nil).ClientConfig()
+	}
+	if err != nil {
+		return nil, usagef("no way to reach an API server: %w; give --kubeconfig", err)
+	}
+	cfg.QPS, cfg.Burst = -1, -1
+	cfg.UserAgent = agent
+	return cfg, nil
+}
+
+func scheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	if err := clientgoscheme.AddToScheme(s); err != nil {
+		return nil, err
+	}
+	return s, v1alpha1.AddToScheme(s)
+}
+
+// discoveryTimeout bounds one discovery call, which no context of a request does.
+const discoveryTimeout = 2 * time.Second
+
+// reader builds the reader of live facts, with its own client.
+func reader(cfg *rest.Config) (*facts.Reader, metadata.Interface, error) {
+	bounded := rest.CopyConfig(cfg)
+	bounded.Timeout = discoveryTimeout
+	hc, err := rest.HTTPClientFor(bounded)
+	if err != nil {
+		return nil, nil, fmt.Errorf("building the discovery client: %w", err)
+	}
+	mapper, err := apiutil.NewDynamicRESTMapper(bounded, hc)
+	if err != nil {
+		return nil, nil, fmt.Errorf("building the REST mapper: %w", err)
+	}
+	mc, err := metadata.NewForConfig(cfg)
+	if err != nil {
+		return nil, nil, fmt.Errorf("building the metadata client: %w", err)
+	}
+	return facts.NewReader(mc, mapper), mc, nil
+}
+
+// mapperFor gives managers a mapper whose calls are bounded, too.
+func mapperFor(cfg *rest.Config, _ *http.Client) (meta.RESTMapper, error) {
+	bounded := rest.CopyConfig(cfg)
+	bounded.Timeout = discoveryTimeout
+	hc, err := rest.HTTPClientFor(bounded)
+	if err != nil {
+		return nil, err
+	}
+	return apiutil.NewDynamicRESTMapper(bounded, hc)
+}
+
+// splitListen reads ":9443" or "127.0.0.1:9443".
+func splitListen(addr string) (string, int, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", 0, usagef("--listen %q: %w", addr, err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil || n < 1 || n > 65535 {
+		return "", 0, usagef("--listen %q: the port must be from 1 to 65535", addr)
+	}
+	return host, n, nil
+}
+
+func registerMetrics() { metrics.MustRegister() }
+
+// namespaceKind is the kind of the namespaces whose labels are watched.
+var namespaceKind = corev1.SchemeGroupVersion.WithKind("Namespace")

@@ -1,0 +1,266 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+
+	servertls "github.com/cert-manager/cert-manager/pkg/server/tls"
+	"github.com/cert-manager/cert-manager/pkg/server/tls/authority"
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/admission"
+	"github.com/belay-dev/belay/webhook/internal/facts"
+	"github.com/belay-dev/belay/webhook/internal/owner"
+)
+
+// webhookOptions are the flags of belay-webhook.
+type webhookOptions struct {
+	common
+	listen   string
+	dnsNames []string
+	certDir  string
+}
+
+// NewWebhookCommand is the command belay-webhook.
+func NewWebhookCommand() *cobra.Command {
+	o := &webhookOptions{}
+	cmd := &cobra.Command{
+		Use:   "belay-webhook",
+		Short: "Answers the API server's admission calls",
+		Long: `belay-webhook answers the API server's admission calls: it gives objects that are
+being created a reference to their owner, or to an Anchor that holds the owner's
+place. It has no state of its own; run as many replicas as you like.
+
+Paths:
+  /mutate/owner/POLICY    adds owner references, as OwnerPolicy POLICY says
+  /mutate/owner           adds the owner that annotation belay.dev/owner names
+  /validate/owner/POLICY  checks the final object, for policies that deny
+
+The serving certificate is signed by a CA that the replicas share in a Secret
+(--ca-secret), unless --cert-dir names a folder with tls.crt and tls.key, such as
+one mounted from a cert-manager Certificate.`,
+		Example: `  # in a cluster: the shipped manifests have all flags
+  belay-webhook
+
+  # out of a cluster, for development
+  belay-webhook --kubeconfig=kubeconfig --listen=127.0.0.1:9443 --dns-names=localhost`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	o.add(cmd.Flags())
+	cmd.Flags().StringVar(&o.listen, "listen", ":9443", "address of the admission server")
+	cmd.Flags().StringSliceVar(&o.dnsNames, "dns-names", nil, "names in the self-managed certificate; empty: those of the Service belay-webhook in --namespace")
+	cmd.Flags().StringVar(&o.certDir, "cert-dir", "", "folder with tls.crt and tls.key; empty: belay manages its certificates itself")
+	return cmd
+}
+
+func (o *webhookOptions) complete() (host string, port int, err error) {
+	if err := o.validate(); err != nil {
+		return "", 0, err
+	}
+	if len(o.dnsNames) == 0 {
+		o.dnsNames = []string{
+			fmt.Sprintf("belay-webhook.%s.svc", o.namespace),
+			fmt.Sprintf("belay-webhook.%s.svc.cluster.local", o.namespace),
+		}
+	}
+	return splitListen(o.listen)
+}
+
+func (o *webhookOptions) run(ctx context.Context) error {
+	host, port, err := o.complete()
+	if err != nil {
+		return err
+	}
+	cfg, err := o.restConfig("belay-webhook")
+	if err != nil {
+		return err
+	}
+	log := o.logger()
+	registerMetrics()
+
+	server, source := o.server(cfg, host, port)
+	mgr, err := o.manager(cfg, log, server)
+	if err != nil {
+		return err
+	}
+	if source != nil {
+		if err := mgr.Add(source); err != nil {
+			return fmt.Errorf("adding the certificate source: %w", err)
+		}
+	}
+	cached, policies, err := o.stores(ctx, mgr)
+	if err != nil {
+		return err
+	}
+	find, _, err := reader(cfg)
+	if err != nil {
+		return err
+	}
+	live, err := client.New(cfg, client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return fmt.Errorf("building the client: %w", err)
+	}
+	h := &admission.Owner{
+		Policies: policies, Modes: facts.NewModes(cached, mgr.GetAPIReader()), Facts: find, Anchors: live,
+		Events: ambiguities{mgr.GetEventRecorder("belay-webhook")}, Log: log.WithName("owner"), OwnNamespace: o.namespace,
+	}
+	server.Register(admission.MutateOwnerPath, h.Mutate())
+	server.Register(admission.MutateOwnerPath+"/", h.Mutate())
+	server.Register(admission.ValidateOwnerPath+"/", h.Validate())
+
+	if err := o.checks(mgr, server, source, cached); err != nil {
+		return err
+	}
+	log.Info("starting belay-webhook", "listen", o.listen, "namespace", o.namespace)
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("belay-webhook stopped: %w", err)
+	}
+	return nil
+}
+
+// server builds the TLS server, and the source of its certificate when belay
+// manages that itself.
+func (o *webhookOptions) server(cfg *rest.Config, host string, port int) (webhook.Server, *servertls.DynamicSource) {
+	opts := webhook.Options{Host: host, Port: port, CertDir: o.certDir}
+	floor := func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }
+	opts.TLSOpts = append(opts.TLSOpts, floor)
+	if o.certDir != "" {
+		return webhook.NewServer(opts), nil
+	}
+	source := &servertls.DynamicSource{
+		DNSNames: o.dnsNames,
+		Authority: &authority.DynamicAuthority{
+			SecretNamespace: o.namespace, SecretName: o.caSecret, RESTConfig: cfg, CommonName: "belay-webhook-ca",
+			SecretLabels: map[string]string{"app.kubernetes.io/name": "belay"},
+		},
+	}
+	opts.TLSOpts = append(opts.TLSOpts, func(c *tls.Config) { c.GetCertificate = source.GetCertificate })
+	return webhook.NewServer(opts), source
+}
+
+func (o *webhookOptions) manager(cfg *rest.Config, log logr.Logger, server webhook.Server) (manager.Manager, error) {
+	s, err := scheme()
+	if err != nil {
+		return nil, fmt.Errorf("building the scheme: %w", err)
+	}
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Scheme: s, Logger: log, WebhookServer: server, MapperProvider: mapperFor,
+		Metrics:                metricsserver.Options{BindAddress: o.metricsAddr},
+		HealthProbeBindAddress: o.probeAddr, ReadinessEndpointName: "/readyz", LivenessEndpointName: "/livez",
+		Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("building the manager: %w", err)
+	}
+	return mgr, nil
+}
+
+// stores starts the two caches that admission reads: policies and the labels of
+// namespaces. Until they are synced every read is live.
+func (o *webhookOptions) stores(ctx context.Context, mgr manager.Manager) (*gate, *facts.OwnerPolicies, error) {
+	g := &gate{Reader: mgr.GetCache()}
+	policies := facts.NewOwnerPolicies(g, mgr.GetAPIReader())
+	inf, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.OwnerPolicy{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return nil, nil, fmt.Errorf("watching owner policies: %w", err)
+	}
+	if _, err := inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
+		if u, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+			obj = u.Obj
+		}
+		if p, ok := obj.(*v1alpha1.OwnerPolicy); ok {
+			policies.Deleted(p)
+		}
+	}}); err != nil {
+		return nil, nil, fmt.Errorf("watching owner policies: %w", err)
+	}
+	var ns metav1.PartialObjectMetadata
+	ns.SetGroupVersionKind(namespaceKind)
+	if _, err := mgr.GetCache().GetInformer(ctx, &ns, cache.BlockUntilSynced(false)); err != nil {
+		return nil, nil, fmt.Errorf("watching namespaces: %w", err)
+	}
+	err = mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		if mgr.GetCache().WaitForCacheSync(ctx) {
+			g.synced.Store(true)
+		}
+		return nil
+	}))
+	return g, policies, err
+}
+
+func (o *webhookOptions) checks(mgr manager.Manager, server webhook.Server, source *servertls.DynamicSource, g *gate) error {
+	ready := map[string]healthz.Checker{
+		"caches-synced": func(*http.Request) error {
+			if !g.synced.Load() {
+				return errNotSynced
+			}
+			return nil
+		},
+		"listener": server.StartedChecker(),
+	}
+	if source != nil {
+		ready["certificate"] = func(*http.Request) error {
+			if !source.Healthy() {
+				return fmt.Errorf("no serving certificate yet")
+			}
+			return nil
+		}
+	}
+	for name, check := range ready {
+		if err := mgr.AddReadyzCheck(name, check); err != nil {
+			return fmt.Errorf("adding readiness check %s: %w", name, err)
+		}
+	}
+	return mgr.AddHealthzCheck("ping", healthz.Ping)
+}
+
+var errNotSynced = fmt.Errorf("the caches are not synced yet")
+
+// gate is a cache that refuses reads until it is synced. A read of the cache
+// itself would wait for that, and use up the time of the request.
+type gate struct {
+	client.Reader
+	synced atomic.Bool
+}
+
+// Get reads the cache, once it is synced.
+func (g *gate) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	if !g.synced.Load() {
+		return errNotSynced
+	}
+	return g.Reader.Get(ctx, key, obj, opts...)
+}
+
+// ambiguities writes an event on the first of the candidates, by name. The
+// recorder sends it in the background and folds repetitions.
+type ambiguities struct{ events.EventRecorder }
+
+// Ambiguous tells that belay did not choose among candidates.
+func (a ambiguities) Ambiguous(namespace string, candidates []owner.Object, message string) {
+	first := candidates[0]
+	for _, c := range candidates[1:] {
+		if c.Name < first.Name {
+			first = c
+		}
+	}
+	a.Eventf(&corev1.ObjectReference{APIVersion: first.APIVersion, Kind: first.Kind, Namespace: namespace, Name: first.Name, UID: first.UID}, nil,
+		corev1.EventTypeWarning, v1alpha1.ReasonAmbiguous, "Own", "%s", message)
+}

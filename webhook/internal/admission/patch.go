@@ -1,0 +1,70 @@
+package admission
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/belay-dev/belay/webhook/internal/owner"
+)
+
+const refsPath = "/metadata/ownerReferences"
+
+// operation is one operation of an RFC 6902 JSON patch.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// ownerPatch writes edits as a JSON patch on the raw object. An append stays an
+// append, so that a list of thousands of references is never sent back; replaced
+// and removed entries are guarded by a test of their UID.
+func ownerPatch(raw []byte, refs []metav1.OwnerReference, edits []owner.Edit) ([]byte, error) {
+	if len(edits) == 0 {
+		return nil, nil
+	}
+	var ops []operation
+	for _, e := range edits {
+		at := fmt.Sprintf("%s/%d", refsPath, e.Index)
+		switch e.Op {
+		case owner.EditReplace:
+			ops = append(ops, operation{"test", at + "/uid", e.Was}, operation{"replace", at, e.Reference})
+		case owner.EditRemove:
+			ops = append(ops, operation{"test", at + "/uid", e.Was}, operation{Op: "remove", Path: at})
+		case owner.EditAppend:
+			if len(refs) == 0 {
+				ops = append(ops, operation{"add", refsPath, []metav1.OwnerReference{e.Reference}})
+			} else {
+				ops = append(ops, operation{"add", refsPath + "/-", e.Reference})
+			}
+		default:
+			return nil, fmt.Errorf("unknown edit %q", e.Op)
+		}
+	}
+	patch, err := json.Marshal(ops)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the patch: %w", err)
+	}
+	return patch, checkPatch(raw, patch)
+}
+
+// checkPatch applies the patch as the API server will. A patch that decodes but
+// does not apply is a 500 for the user there, whatever the failure policy says.
+func checkPatch(raw, patch []byte) error {
+	p, err := jsonpatch.DecodePatch(patch)
+	if err != nil {
+		return fmt.Errorf("decoding the patch: %w", err)
+	}
+	out, err := p.Apply(raw)
+	if err != nil {
+		return fmt.Errorf("applying the patch: %w", err)
+	}
+	if !bytes.HasPrefix(bytes.TrimSpace(out), []byte("{")) {
+		return fmt.Errorf("the patched object is no object")
+	}
+	return nil
+}

@@ -1,0 +1,195 @@
+package registration
+
+import (
+	"fmt"
+	"sort"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/admission"
+)
+
+// Endpoint is where the API server reaches the webhook: by a Service, or by a URL
+// where belay runs outside the cluster.
+type Endpoint struct {
+	// URL without a path, such as "https://localhost:9443"; wins when it is set.
+	URL string
+	// ServiceNamespace, ServiceName and ServicePort name the Service.
+	ServiceNamespace, ServiceName string
+	ServicePort                   int32
+}
+
+// settings are what all entries share.
+type settings struct {
+	endpoint     Endpoint
+	ownNamespace string
+	annotation   bool // register the entry for the annotation belay.dev/owner
+}
+
+// policyInForce is an accepted policy of a name.
+type policyInForce struct {
+	name     string
+	accepted *v1alpha1.AcceptedOwnerPolicy
+}
+
+// entry is a webhook entry in either kind of configuration, with the fields that
+// both have. reinvoke is for mutating entries only.
+type entry struct {
+	name              string
+	path              string
+	rules             []admissionregistrationv1.RuleWithOperations
+	namespaceSelector *metav1.LabelSelector
+	objectSelector    *metav1.LabelSelector
+	conditions        []admissionregistrationv1.MatchCondition
+	failurePolicy     admissionregistrationv1.FailurePolicyType
+	timeoutSeconds    int32
+}
+
+// annotationEntry is the name of the entry for the annotation. A policy's entry
+// has the policy's name, a DNS label, where this one has none.
+const annotationEntry = "annotation.belay.dev"
+
+// entryDomain ends the names of the entries of owner policies.
+const entryDomain = ".owner.belay.dev"
+
+// desired builds the entries of both configurations, in the order of their names.
+func desired(policies []policyInForce, s settings) (mutating, validating []entry) {
+	sort.Slice(policies, func(i, j int) bool { return policies[i].name < policies[j].name })
+	for _, p := range policies {
+		e := entryOf(p, s)
+		m := e
+		m.path = admission.MutateOwnerPath + "/" + p.name
+		mutating = append(mutating, m)
+		if verified(p.accepted.Spec) {
+			v := e
+			v.path = admission.ValidateOwnerPath + "/" + p.name
+			validating = append(validating, v)
+		}
+	}
+	if s.annotation {
+		mutating = append(mutating, annotated(s))
+	}
+	return mutating, validating
+}
+
+// verified says whether a policy needs the validating phase: only one that denies
+// does. For the others a second call per create would tell nothing new.
+func verified(s v1alpha1.OwnerPolicySpec) bool {
+	return s.ClientReferences == v1alpha1.LintDeny || s.WhenUnresolved == v1alpha1.UnresolvedDeny
+}
+
+func entryOf(p policyInForce, s settings) entry {
+	spec := p.accepted.Spec
+	e := entry{
+		name:              p.name + entryDomain,
+		namespaceSelector: optedIn(spec.NamespaceSelector, s.ownNamespace),
+		objectSelector:    selectorOrAll(spec.Selector),
+		conditions:        []admissionregistrationv1.MatchCondition{notKube()},
+		failurePolicy:     admissionregistrationv1.FailurePolicyType(spec.FailurePolicy),
+		timeoutSeconds:    spec.TimeoutSeconds,
+	}
+	for _, c := range spec.MatchConditions {
+		e.conditions = append(e.conditions, admissionregistrationv1.MatchCondition{Name: "policy." + c.Name, Expression: c.Expression})
+	}
+	for _, d := range p.accepted.Dependents {
+		scope := admissionregistrationv1.ClusterScope
+		if d.Namespaced {
+			scope = admissionregistrationv1.NamespacedScope
+		}
+		e.rules = append(e.rules, creates(d.Group, d.Version, d.Resource, scope))
+	}
+	return e
+}
+
+// annotated is the entry for objects that name their owner themselves. Its rule
+// is wide, but its condition is evaluated by the API server: an object without
+// the annotation costs no call.
+func annotated(s settings) entry {
+	return entry{
+		name:              annotationEntry,
+		path:              admission.MutateOwnerPath,
+		rules:             []admissionregistrationv1.RuleWithOperations{creates("*", "*", "*", admissionregistrationv1.AllScopes)},
+		namespaceSelector: optedIn(nil, s.ownNamespace),
+		objectSelector:    &metav1.LabelSelector{},
+		conditions: []admissionregistrationv1.MatchCondition{
+			notKube(),
+			{Name: "belay.annotated", Expression: fmt.Sprintf("has(object.metadata) && has(object.metadata.annotations) && %q in object.metadata.annotations", v1alpha1.OwnerAnnotation)},
+			{Name: "belay.never", Expression: `!(request.resource.group in ["belay.dev", "coordination.k8s.io", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io"]) && !(request.resource.group == "" && request.resource.resource in ["events", "namespaces"])`},
+		},
+		failurePolicy:  admissionregistrationv1.Ignore,
+		timeoutSeconds: 3,
+	}
+}
+
+// creates is the only kind of rule: never UPDATE, where an injected reference can
+// deny the user and the garbage collector's own writes must pass; never DELETE,
+// which would keep namespaces from going away when belay is gone.
+func creates(group, version, resource string, scope admissionregistrationv1.ScopeType) admissionregistrationv1.RuleWithOperations {
+	return admissionregistrationv1.RuleWithOperations{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+		Rule: admissionregistrationv1.Rule{
+			APIGroups: []string{group}, APIVersions: []string{version}, Resources: []string{resource}, Scope: &scope,
+		},
+	}
+}
+
+// notKube keeps belay out of every kube-* namespace, whatever its labels say: a
+// selector cannot match a prefix.
+func notKube() admissionregistrationv1.MatchCondition {
+	return admissionregistrationv1.MatchCondition{Name: "belay.not-kube", Expression: `!has(request.namespace) || !request.namespace.startsWith("kube-")`}
+}
+
+// optedIn selects the namespaces that carry the mode label, but for the system's
+// and belay's own.
+func optedIn(extra *metav1.LabelSelector, own string) *metav1.LabelSelector {
+	out := &metav1.LabelSelector{}
+	if extra != nil {
+		out = extra.DeepCopy()
+	}
+	out.MatchExpressions = append(out.MatchExpressions,
+		metav1.LabelSelectorRequirement{Key: v1alpha1.ModeLabel, Operator: metav1.LabelSelectorOpIn, Values: []string{v1alpha1.ModeEnforce, v1alpha1.ModeWarn}},
+		metav1.LabelSelectorRequirement{Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{own, "kube-system", "kube-public", "kube-node-lease"}},
+	)
+	return out
+}
+
+func selectorOrAll(s *metav1.LabelSelector) *metav1.LabelSelector {
+	if s == nil {
+		return &metav1.LabelSelector{}
+	}
+	return s.DeepCopy()
+}
+
+// clientConfig is how the API server reaches the path.
+func (e Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClientConfig {
+	if e.URL != "" {
+		url := e.URL + path
+		return admissionregistrationv1.WebhookClientConfig{URL: &url}
+	}
+	port := e.ServicePort
+	return admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{
+		Namespace: e.ServiceNamespace, Name: e.ServiceName, Port: &port, Path: &path,
+	}}
+}
+
+func (e entry) mutating(at Endpoint) admissionregistrationv1.MutatingWebhook {
+	equivalent, none, reinvoke := admissionregistrationv1.Equivalent, admissionregistrationv1.SideEffectClassNoneOnDryRun, admissionregistrationv1.IfNeededReinvocationPolicy
+	return admissionregistrationv1.MutatingWebhook{
+		Name: e.name, ClientConfig: at.clientConfig(e.path), Rules: e.rules,
+		NamespaceSelector: e.namespaceSelector, ObjectSelector: e.objectSelector, MatchConditions: e.conditions,
+		FailurePolicy: &e.failurePolicy, TimeoutSeconds: &e.timeoutSeconds, MatchPolicy: &equivalent,
+		SideEffects: &none, AdmissionReviewVersions: []string{"v1"}, ReinvocationPolicy: &reinvoke,
+	}
+}
+
+func (e entry) validating(at Endpoint) admissionregistrationv1.ValidatingWebhook {
+	equivalent, none := admissionregistrationv1.Equivalent, admissionregistrationv1.SideEffectClassNoneOnDryRun
+	return admissionregistrationv1.ValidatingWebhook{
+		Name: e.name, ClientConfig: at.clientConfig(e.path), Rules: e.rules,
+		NamespaceSelector: e.namespaceSelector, ObjectSelector: e.objectSelector, MatchConditions: e.conditions,
+		FailurePolicy: &e.failurePolicy, TimeoutSeconds: &e.timeoutSeconds, MatchPolicy: &equivalent,
+		SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+	}
+}

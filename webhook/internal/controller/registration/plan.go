@@ -1,0 +1,234 @@
+package registration
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"slices"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// appliedAnnotation, on a webhook configuration, holds the selectors that belay
+// wrote, by entry. What else a live selector holds is another writer's: some
+// clouds add their own exclusions to every webhook, and undoing that makes two
+// controllers write against each other for ever.
+const appliedAnnotation = "belay.dev/applied-selectors"
+
+// applied is what belay wrote to the selectors of each entry.
+type applied map[string]selectors
+
+type selectors struct {
+	Namespace *metav1.LabelSelector `json:"namespace,omitempty"`
+	Object    *metav1.LabelSelector `json:"object,omitempty"`
+}
+
+// config is a webhook configuration of either kind. Validating entries are
+// planned as mutating ones without a reinvocation policy.
+type config struct {
+	entries []admissionregistrationv1.MutatingWebhook
+	applied applied
+}
+
+// plan merges what is wanted into what is live. It keeps what other writers own:
+// their additions to selectors, their entries, and their CAs; with a nil ca the
+// caBundle is not touched at all. changed is false when there is nothing to write.
+func plan(live config, want []admissionregistrationv1.MutatingWebhook, ca []byte, now time.Time) (out config, changed bool) {
+	wanted := map[string]admissionregistrationv1.MutatingWebhook{}
+	out.applied = applied{}
+	for _, w := range want {
+		wanted[w.Name] = w
+		out.applied[w.Name] = selectors{Namespace: w.NamespaceSelector, Object: w.ObjectSelector}
+	}
+	seen := map[string]bool{}
+	for _, l := range live.entries {
+		w, ok := wanted[l.Name]
+		if !ok {
+			if _, ours := live.applied[l.Name]; !ours {
+				out.entries = append(out.entries, l) // somebody else's entry
+			}
+			continue
+		}
+		seen[l.Name] = true
+		was := live.applied[l.Name]
+		w.NamespaceSelector = mergeSelector(w.NamespaceSelector, l.NamespaceSelector, was.Namespace)
+		w.ObjectSelector = mergeSelector(w.ObjectSelector, l.ObjectSelector, was.Object)
+		w.ClientConfig.CABundle = mergeBundle(l.ClientConfig.CABundle, ca, now)
+		out.entries = append(out.entries, w)
+	}
+	for _, w := range want {
+		if !seen[w.Name] {
+			w.ClientConfig.CABundle = mergeBundle(nil, ca, now)
+			out.entries = append(out.entries, w)
+		}
+	}
+	changed = !equality.Semantic.DeepEqual(live.entries, out.entries) || !equality.Semantic.DeepEqual(live.applied, out.applied)
+	return out, changed
+}
+
+// mergeSelector is what belay wants, and what another writer added to it.
+func mergeSelector(want, live, was *metav1.LabelSelector) *metav1.LabelSelector {
+	out := want.DeepCopy()
+	if live == nil {
+		return out
+	}
+	if was == nil {
+		was = &metav1.LabelSelector{}
+	}
+	for k, v := range live.MatchLabels {
+		_, ours := was.MatchLabels[k]
+		_, mine := out.MatchLabels[k]
+		if !ours && !mine {
+			if out.MatchLabels == nil {
+				out.MatchLabels = map[string]string{}
+			}
+			out.MatchLabels[k] = v
+		}
+	}
+	for _, e := range live.MatchExpressions {
+		if !containsExpression(was.MatchExpressions, e) && !containsExpression(out.MatchExpressions, e) {
+			out.MatchExpressions = append(out.MatchExpressions, e)
+		}
+	}
+	// Keep the live order where the content is the same, so that order alone is
+	// never a reason to write.
+	if len(out.MatchExpressions) == len(live.MatchExpressions) && containsAll(out.MatchExpressions, live.MatchExpressions) {
+		out.MatchExpressions = live.MatchExpressions
+	}
+	return out
+}
+
+func containsAll(in, all []metav1.LabelSelectorRequirement) bool {
+	for _, e := range all {
+		if !containsExpression(in, e) {
+			return false
+		}
+	}
+	return true
+}
+
+func containsExpression(in []metav1.LabelSelectorRequirement, e metav1.LabelSelectorRequirement) bool {
+	return slices.ContainsFunc(in, func(o metav1.LabelSelectorRequirement) bool {
+		return o.Key == e.Key && o.Operator == e.Operator && slices.Equal(o.Values, e.Values)
+	})
+}
+
+// mergeBundle makes sure that the CA is trusted. It adds to what is there: during
+// a rotation replicas serve certificates of the old and of the new CA, and what
+// another writer trusts is not belay's business. Certificates that have expired,
+// and what is no certificate, are dropped when the bundle has to be written anyway.
+func mergeBundle(live, ca []byte, now time.Time) []byte {
+	if ca == nil {
+		return live
+	}
+	mine := certificates(ca)
+	have := certificates(live)
+	missing := false
+	for _, c := range mine {
+		if !slices.ContainsFunc(have, c.Equal) {
+			missing = true
+			have = append(have, c)
+		}
+	}
+	if !missing && len(live) > 0 {
+		return live
+	}
+	var out bytes.Buffer
+	for _, c := range have {
+		if now.Before(c.NotAfter) {
+			_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
+		}
+	}
+	return out.Bytes()
+}
+
+func certificates(bundle []byte) []*x509.Certificate {
+	var out []*x509.Certificate
+	for {
+		var block *pem.Block
+		if block, bundle = pem.Decode(bundle); block == nil {
+			return out
+		}
+		if c, err := x509.ParseCertificate(block.Bytes); err == nil && block.Type == "CERTIFICATE" {
+			out = append(out, c)
+		}
+	}
+}
+
+// parseApplied reads the annotation; one that cannot be read counts as absent, so
+// that everything live is kept.
+func parseApplied(annotations map[string]string) applied {
+	a := applied{}
+	if err := json.Unmarshal([]byte(annotations[appliedAnnotation]), &a); err != nil {
+		return applied{}
+	}
+	return a
+}
+
+func (a applied) String() string {
+	out, err := json.Marshal(a)
+	if err != nil {
+		return fmt.Sprintf("%q", err) // cannot happen: the type has only strings
+	}
+	return string(out)
+}
+
+func mutatingConfig(c *admissionregistrationv1.MutatingWebhookConfiguration) config {
+	return config{entries: c.Webhooks, applied: parseApplied(c.Annotations)}
+}
+
+func validatingConfig(c *admissionregistrationv1.ValidatingWebhookConfiguration) config {
+	out := config{applied: parseApplied(c.Annotations)}
+	for _, w := range c.Webhooks {
+		out.entries = append(out.entries, asMutating(w))
+	}
+	return out
+}
+
+func asMutating(w admissionregistrationv1.ValidatingWebhook) admissionregistrationv1.MutatingWebhook {
+	return admissionregistrationv1.MutatingWebhook{
+		Name: w.Name, ClientConfig: w.ClientConfig, Rules: w.Rules, FailurePolicy: w.FailurePolicy, MatchPolicy: w.MatchPolicy,
+		NamespaceSelector: w.NamespaceSelector, ObjectSelector: w.ObjectSelector, SideEffects: w.SideEffects,
+		TimeoutSeconds: w.TimeoutSeconds, AdmissionReviewVersions: w.AdmissionReviewVersions, MatchConditions: w.MatchConditions,
+	}
+}
+
+func asValidating(w admissionregistrationv1.MutatingWebhook) admissionregistrationv1.ValidatingWebhook {
+	return admissionregistrationv1.ValidatingWebhook{
+		Name: w.Name, ClientConfig: w.ClientConfig, Rules: w.Rules, FailurePolicy: w.FailurePolicy, MatchPolicy: w.MatchPolicy,
+		NamespaceSelector: w.NamespaceSelector, ObjectSelector: w.ObjectSelector, SideEffects: w.SideEffects,
+		TimeoutSeconds: w.TimeoutSeconds, AdmissionReviewVersions: w.AdmissionReviewVersions, MatchConditions: w.MatchConditions,
+	}
+}
+
+// damper holds back a repair that somebody keeps undoing. The first two writes of
+// the same content go through at once: one is the change itself, one a repair.
+type damper struct {
+	content string
+	writes  []time.Time
+}
+
+const (
+	// damperWindow and damperWrites: fewer than three writes in a minute against
+	// another writer (case P05, where such fights reached 14,000 generations).
+	damperWindow = time.Minute
+	damperWrites = 2
+)
+
+// allow reports whether the content may be written now, or how long to wait.
+func (d *damper) allow(content string, now time.Time) (bool, time.Duration) {
+	if content != d.content {
+		d.content, d.writes = content, nil
+	}
+	d.writes = slices.DeleteFunc(d.writes, func(t time.Time) bool { return now.Sub(t) >= damperWindow })
+	if len(d.writes) >= damperWrites {
+		return false, damperWindow - now.Sub(d.writes[0])
+	}
+	d.writes = append(d.writes, now)
+	return true, 0
+}

@@ -1,0 +1,403 @@
+package registration
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/metrics"
+)
+
+// ConfigurationName is the name of both webhook configurations.
+const ConfigurationName = "belay"
+
+const (
+	// recheckSoon is how soon a spec is looked at again that was refused for
+	// something outside of it: a missing CRD or right.
+	recheckSoon = 5 * time.Second
+	// recheckLate is how often everything is looked at without a reason.
+	recheckLate = 5 * time.Minute
+)
+
+// KindResolver finds the resource of a kind.
+type KindResolver interface {
+	Resolve(apiVersion, kind string) (v1alpha1.ResolvedResource, error)
+}
+
+// Options configures a Reconciler.
+type Options struct {
+	Endpoint Endpoint
+	// OwnNamespace is where belay runs.
+	OwnNamespace string
+	// WebhookAccount and ControllerAccount are the service accounts in OwnNamespace
+	// that need to read the owners' kinds.
+	WebhookAccount, ControllerAccount string
+	// Annotation registers the entry for the annotation belay.dev/owner.
+	Annotation bool
+	// InjectCAFrom is the value of cert-manager.io/inject-ca-from; empty when belay
+	// manages its own CA, which is then read from the Secret CASecret.
+	InjectCAFrom string
+	CASecret     string
+}
+
+// Reconciler accepts policies and writes the registrations. One worker does all
+// of it, since both configurations depend on all policies.
+type Reconciler struct {
+	client   client.Client
+	live     client.Reader
+	resolver KindResolver
+	o        Options
+	dampers  map[string]*damper
+}
+
+// Setup adds a Reconciler to the manager.
+func Setup(mgr manager.Manager, resolver KindResolver, o Options) error {
+	r := &Reconciler{client: mgr.GetClient(), live: mgr.GetAPIReader(), resolver: resolver, o: o, dampers: map[string]*damper{}}
+	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: ConfigurationName}}}
+	})
+	named := predicate.NewPredicateFuncs(func(o client.Object) bool { return o.GetName() == ConfigurationName })
+	ca := predicate.NewPredicateFuncs(func(obj client.Object) bool {
+		return obj.GetNamespace() == o.OwnNamespace && obj.GetName() == o.CASecret
+	})
+	b := ctrl.NewControllerManagedBy(mgr).Named("registration").
+		Watches(&v1alpha1.OwnerPolicy{}, all).
+		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, all, builder.WithPredicates(named)).
+		Watches(&admissionregistrationv1.ValidatingWebhookConfiguration{}, all, builder.WithPredicates(named))
+	if o.InjectCAFrom == "" {
+		b = b.Watches(&corev1.Secret{}, all, builder.WithPredicates(ca))
+	}
+	return b.Complete(r)
+}
+
+// Reconcile looks at every policy and at both configurations.
+func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	log := logr.FromContextOrDiscard(ctx)
+	var list v1alpha1.OwnerPolicyList
+	if err := r.client.List(ctx, &list); err != nil {
+		return reconcile.Result{}, fmt.Errorf("listing owner policies: %w", err)
+	}
+	after := recheckLate
+	var failures []error
+
+	// A spec is in force, in the policy's status, before it is registered: the
+	// webhook acts on what it finds there.
+	var inForce []policyInForce
+	for i := range list.Items {
+		p := &list.Items[i]
+		if p.DeletionTimestamp != nil {
+			continue
+		}
+		again, err := r.accept(ctx, p)
+		if err != nil {
+			failures = append(failures, err)
+		}
+		if again {
+			after = min(after, recheckSoon)
+		}
+		if p.Status.InForce != nil {
+			inForce = append(inForce, policyInForce{name: p.Name, accepted: p.Status.InForce})
+		}
+	}
+
+	held, outcome := r.register(ctx, log, inForce)
+	if held > 0 {
+		after = min(after, held)
+	}
+	if outcome.err != nil {
+		failures = append(failures, outcome.err)
+	}
+	if outcome.reason == v1alpha1.ReasonCertificateNotReady {
+		after = min(after, recheckSoon)
+	}
+	for i := range list.Items {
+		if p := &list.Items[i]; p.DeletionTimestamp == nil {
+			if err := r.report(ctx, p, outcome); err != nil {
+				failures = append(failures, err)
+			}
+		}
+	}
+	if err := errors.Join(failures...); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: after}, nil
+}
+
+// accept judges a policy and writes what came out, if it is news.
+func (r *Reconciler) accept(ctx context.Context, p *v1alpha1.OwnerPolicy) (again bool, err error) {
+	v := accept(p, r.observe(ctx, p))
+	before := p.DeepCopy()
+	c := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: v.reason, Message: v.message, ObservedGeneration: p.Generation}
+	if v.ok {
+		c.Status = metav1.ConditionTrue
+		if p.Status.InForce == nil || p.Status.InForce.Generation != v.inForce.Generation || !equality.Semantic.DeepEqual(p.Status.InForce, v.inForce) {
+			p.Status.InForce = v.inForce
+		}
+	}
+	meta.SetStatusCondition(&p.Status.Conditions, c)
+	return v.again, r.writeStatus(ctx, p, before)
+}
+
+// report writes the condition Registered.
+func (r *Reconciler) report(ctx context.Context, p *v1alpha1.OwnerPolicy, o outcome) error {
+	before := p.DeepCopy()
+	c := metav1.Condition{Type: v1alpha1.ConditionRegistered, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation, Reason: o.reason, Message: o.message}
+	switch {
+	case p.Status.InForce == nil:
+		c.Reason, c.Message = v1alpha1.ReasonNotAccepted, "no spec of this policy was ever accepted"
+	case o.reason != v1alpha1.ReasonRegistered:
+	case !meta.IsStatusConditionTrue(p.Status.Conditions, v1alpha1.ConditionAccepted):
+		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonRegisteredPrevious
+		c.Message = fmt.Sprintf("the spec of generation %d goes on working, since generation %d was not accepted", p.Status.InForce.Generation, p.Generation)
+		if p.Status.InForce.Generation == p.Generation {
+			c.Message = "the spec goes on working, though it would not be accepted now"
+		}
+	default:
+		c.Status = metav1.ConditionTrue
+	}
+	meta.SetStatusCondition(&p.Status.Conditions, c)
+	return r.writeStatus(ctx, p, before)
+}
+
+func (r *Reconciler) writeStatus(ctx context.Context, p, before *v1alpha1.OwnerPolicy) error {
+	if equality.Semantic.DeepEqual(p.Status, before.Status) {
+		return nil
+	}
+	err := r.client.Status().Update(ctx, p)
+	if apierrors.IsNotFound(err) {
+		return nil // deleted meanwhile
+	}
+	if err != nil {
+		return fmt.Errorf("writing the status of policy %q: %w", p.Name, err)
+	}
+	return nil
+}
+
+// observe finds out what acceptance depends on.
+func (r *Reconciler) observe(ctx context.Context, p *v1alpha1.OwnerPolicy) observedPolicy {
+	var o observedPolicy
+	for _, d := range p.Spec.Dependents {
+		res, err := r.resolver.Resolve(d.APIVersion, d.Kind)
+		o.dependents = append(o.dependents, kindFact{resource: res, err: err})
+	}
+	res, err := r.resolver.Resolve(p.Spec.Owner.APIVersion, p.Spec.Owner.Kind)
+	o.owner = kindFact{resource: res, err: err}
+	if err != nil {
+		return o
+	}
+	verbs := []string{"get"}
+	if p.Spec.Owner.Selector != "" {
+		verbs = append(verbs, "list")
+	}
+	for _, v := range verbs {
+		o.rights = append(o.rights, r.right(ctx, r.o.WebhookAccount, v, res))
+	}
+	for _, v := range []string{"get", "list", "watch"} {
+		o.rights = append(o.rights, r.right(ctx, r.o.ControllerAccount, v, res))
+	}
+	return o
+}
+
+// right asks the API server whether an account has a right in all namespaces.
+func (r *Reconciler) right(ctx context.Context, account, verb string, res v1alpha1.ResolvedResource) rightFact {
+	f := rightFact{account: "serviceaccount " + r.o.OwnNamespace + "/" + account, verb: verb, resource: res.Resource}
+	if res.Group != "" {
+		f.resource += "." + res.Group
+	}
+	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+		User:   fmt.Sprintf("system:serviceaccount:%s:%s", r.o.OwnNamespace, account),
+		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + r.o.OwnNamespace, "system:authenticated"},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: verb, Group: res.Group, Version: res.Version, Resource: res.Resource,
+		},
+	}}
+	f.err = r.client.Create(ctx, review)
+	f.allowed = review.Status.Allowed
+	return f
+}
+
+// outcome is what became of the registration, for all policies alike.
+type outcome struct {
+	reason, message string
+	err             error
+}
+
+// register brings both configurations to what the policies want. held is how long
+// a repair is held back because another writer keeps undoing it.
+func (r *Reconciler) register(ctx context.Context, log logr.Logger, policies []policyInForce) (held time.Duration, o outcome) {
+	ca, err := r.ca(ctx)
+	if err != nil {
+		return 0, outcome{reason: v1alpha1.ReasonCertificateNotReady, message: clip(err.Error())}
+	}
+	mutating, validating := desired(policies, settings{endpoint: r.o.Endpoint, ownNamespace: r.o.OwnNamespace, annotation: r.o.Annotation})
+	var m, v []admissionregistrationv1.MutatingWebhook
+	for _, e := range mutating {
+		m = append(m, e.mutating(r.o.Endpoint))
+	}
+	for _, e := range validating {
+		v = append(v, asMutating(e.validating(r.o.Endpoint)))
+	}
+	heldM, errM := r.write(ctx, log, &admissionregistrationv1.MutatingWebhookConfiguration{}, m, ca)
+	heldV, errV := r.write(ctx, log, &admissionregistrationv1.ValidatingWebhookConfiguration{}, v, ca)
+	if err := errors.Join(errM, errV); err != nil {
+		return 0, outcome{reason: v1alpha1.ReasonWriteFailed, message: clip(err.Error()), err: err}
+	}
+	return max(heldM, heldV), outcome{reason: v1alpha1.ReasonRegistered, message: "the API server calls belay for this policy"}
+}
+
+// ca is the CA that the API server must trust, or nil where cert-manager injects it.
+func (r *Reconciler) ca(ctx context.Context) ([]byte, error) {
+	if r.o.InjectCAFrom != "" {
+		return nil, nil
+	}
+	var s corev1.Secret
+	if err := r.client.Get(ctx, client.ObjectKey{Namespace: r.o.OwnNamespace, Name: r.o.CASecret}, &s); err != nil {
+		return nil, fmt.Errorf("reading the CA that the webhook makes when it starts: %w", err)
+	}
+	ca := s.Data[corev1.ServiceAccountRootCAKey]
+	if len(certificates(ca)) == 0 {
+		return nil, fmt.Errorf("secret %s/%s holds no certificate yet", r.o.OwnNamespace, r.o.CASecret)
+	}
+	return ca, nil
+}
+
+// write creates or updates one configuration, if it is not as it should be.
+func (r *Reconciler) write(ctx context.Context, log logr.Logger, obj client.Object, want []admissionregistrationv1.MutatingWebhook, ca []byte) (time.Duration, error) {
+	kind := "MutatingWebhookConfiguration"
+	if _, ok := obj.(*admissionregistrationv1.ValidatingWebhookConfiguration); ok {
+		kind = "ValidatingWebhookConfiguration"
+	}
+	// Live, so that a decision to repair is never made on an old copy.
+	err := r.live.Get(ctx, client.ObjectKey{Name: ConfigurationName}, obj)
+	exists := err == nil
+	if err != nil && !apierrors.IsNotFound(err) {
+		return 0, fmt.Errorf("reading %s: %w", kind, err)
+	}
+	if !exists && len(want) == 0 {
+		return 0, nil
+	}
+	merged, changed := plan(configOf(obj), want, ca, time.Now())
+	dressed, err := r.dress(ctx, obj, exists)
+	if err != nil {
+		return 0, err
+	}
+	if exists && !changed && !dressed {
+		return 0, nil
+	}
+	d, ok := r.dampers[kind]
+	if !ok {
+		d = &damper{}
+		r.dampers[kind] = d
+	}
+	content, err := json.Marshal(want)
+	if err != nil {
+		return 0, fmt.Errorf("encoding %s: %w", kind, err)
+	}
+	if ok, wait := d.allow(string(content)+string(ca), time.Now()); !ok {
+		metrics.RegistrationWrites.WithLabelValues(kind, "held").Inc()
+		log.Info("another writer keeps changing the registration; repair held back", "kind", kind, "wait", wait.String())
+		return wait, nil
+	}
+	setConfig(obj, merged)
+	if exists {
+		err = r.client.Update(ctx, obj)
+	} else {
+		err = r.client.Create(ctx, obj)
+	}
+	if err != nil {
+		metrics.RegistrationWrites.WithLabelValues(kind, "error").Inc()
+		return 0, fmt.Errorf("writing %s: %w", kind, err)
+	}
+	metrics.RegistrationWrites.WithLabelValues(kind, "ok").Inc()
+	log.Info("registration written", "kind", kind, "entries", len(merged.entries))
+	return 0, nil
+}
+
+// dress sets what the configuration carries beside its entries: its labels, the
+// request to cert-manager, and belay's namespace as its owner, so that it does not
+// outlive the Service that it points to.
+func (r *Reconciler) dress(ctx context.Context, obj client.Object, exists bool) (bool, error) {
+	changed := false
+	if !exists {
+		obj.SetName(ConfigurationName)
+	}
+	labels := obj.GetLabels()
+	if labels["app.kubernetes.io/name"] != "belay" {
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		labels["app.kubernetes.io/name"] = "belay"
+		obj.SetLabels(labels)
+		changed = true
+	}
+	if a := obj.GetAnnotations(); r.o.InjectCAFrom != "" && a[injectCAFrom] != r.o.InjectCAFrom {
+		if a == nil {
+			a = map[string]string{}
+		}
+		a[injectCAFrom] = r.o.InjectCAFrom
+		obj.SetAnnotations(a)
+		changed = true
+	}
+	var ns corev1.Namespace
+	if err := r.live.Get(ctx, client.ObjectKey{Name: r.o.OwnNamespace}, &ns); err != nil {
+		return false, fmt.Errorf("reading belay's namespace: %w", err)
+	}
+	for _, ref := range obj.GetOwnerReferences() {
+		if ref.UID == ns.UID {
+			return changed, nil
+		}
+	}
+	obj.SetOwnerReferences(append(obj.GetOwnerReferences(), metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: ns.Name, UID: ns.UID}))
+	return true, nil
+}
+
+// injectCAFrom is cert-manager's annotation for its CA injector.
+const injectCAFrom = "cert-manager.io/inject-ca-from"
+
+func configOf(obj client.Object) config {
+	switch o := obj.(type) {
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		return mutatingConfig(o)
+	case *admissionregistrationv1.ValidatingWebhookConfiguration:
+		return validatingConfig(o)
+	}
+	return config{}
+}
+
+func setConfig(obj client.Object, c config) {
+	a := obj.GetAnnotations()
+	if a == nil {
+		a = map[string]string{}
+	}
+	a[appliedAnnotation] = c.applied.String()
+	obj.SetAnnotations(a)
+	switch o := obj.(type) {
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		o.Webhooks = c.entries
+	case *admissionregistrationv1.ValidatingWebhookConfiguration:
+		o.Webhooks = nil
+		for _, e := range c.entries {
+			o.Webhooks = append(o.Webhooks, asValidating(e))
+		}
+	}
+}

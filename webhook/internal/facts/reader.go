@@ -1,0 +1,274 @@
+package facts
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/metadata"
+
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/owner"
+)
+
+const (
+	// attempts is how often one look-up is tried within its deadline.
+	attempts = 3
+	// pause lies between two tries: an etcd leader election takes about a second,
+	// a dropped connection no time at all.
+	pause = 50 * time.Millisecond
+	// minAttempt is the shortest time worth a try: a GET takes single milliseconds.
+	minAttempt = 20 * time.Millisecond
+	// maxCandidates bounds a look-up by labels. Two are enough to refuse to guess;
+	// more are read since some may be terminating.
+	maxCandidates = 20
+	// forget is how long a kind that is not served, or that belay may not read, is
+	// remembered, so that objects which name it cost no call each.
+	forget = 30 * time.Second
+	// maxRemembered bounds that memory: anybody can name any kind.
+	maxRemembered = 1024
+)
+
+// Reader looks live objects up, metadata only, in protobuf where the server has it.
+type Reader struct {
+	client metadata.Interface
+	mapper meta.RESTMapper
+
+	mu         sync.Mutex
+	unserved   map[schema.GroupVersionKind]time.Time
+	unreadable map[schema.GroupVersionResource]time.Time
+}
+
+// NewReader makes a Reader. The mapper's own calls are not bound by a context:
+// give it a client with a time-out.
+func NewReader(client metadata.Interface, mapper meta.RESTMapper) *Reader {
+	return &Reader{
+		client: client, mapper: mapper,
+		unserved:   map[schema.GroupVersionKind]time.Time{},
+		unreadable: map[schema.GroupVersionResource]time.Time{},
+	}
+}
+
+// Query asks for one object by name, or for those that carry labels.
+type Query struct {
+	Resource v1alpha1.ResolvedResource
+	// Namespace is ignored where the resource is cluster-scoped.
+	Namespace string
+	Name      string
+	Labels    map[string]string
+}
+
+// Find looks an object up, live: an owner's UID out of a cache may be stale, and a
+// stale UID is data loss. Transient errors are tried again until the context ends.
+func (r *Reader) Find(ctx context.Context, q Query) owner.Fact {
+	var err error
+	for try := range attempts {
+		var f owner.Fact
+		if f, err = r.try(ctx, q, attempts-try); err == nil {
+			return f
+		}
+		if c := causeOf(err); c == owner.CauseForbidden || c == owner.CauseNoKind || !Pause(ctx) {
+			break
+		}
+	}
+	return owner.Fact{Cause: causeOf(err)}
+}
+
+// try asks once, with its share of the time that is left, so that one lost packet
+// does not use up all of it.
+func (r *Reader) try(ctx context.Context, q Query, left int) (owner.Fact, error) {
+	if deadline, ok := ctx.Deadline(); ok && left > 1 {
+		share := time.Until(deadline) * 3 / 5
+		if share > minAttempt {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, share)
+			defer cancel()
+		}
+	}
+	client := metadata.ResourceInterface(r.client.Resource(resourceOf(q.Resource)))
+	if q.Resource.Namespaced {
+		client = r.client.Resource(resourceOf(q.Resource)).Namespace(q.Namespace)
+	}
+	if q.Name != "" {
+		m, err := client.Get(ctx, q.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) && !isNoResource(err) {
+			return owner.Fact{State: owner.StateAbsent}, nil
+		}
+		if err != nil {
+			return owner.Fact{}, err
+		}
+		return owner.Fact{State: owner.StateKnown, Objects: []owner.Object{objectOf(q.Resource, m)}}, nil
+	}
+	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(q.Labels).String(), Limit: maxCandidates})
+	if err != nil {
+		return owner.Fact{}, err
+	}
+	f := owner.Fact{State: owner.StateKnown, Truncated: list.Continue != ""}
+	for i := range list.Items {
+		f.Objects = append(f.Objects, objectOf(q.Resource, &list.Items[i]))
+	}
+	if len(f.Objects) == 0 && !f.Truncated {
+		f.State = owner.StateAbsent
+	}
+	return f, nil
+}
+
+// objectOf takes the coordinates from the path that was read, which are the
+// object's own, and the UID from what came back.
+func objectOf(r v1alpha1.ResolvedResource, m *metav1.PartialObjectMetadata) owner.Object {
+	gv := schema.GroupVersion{Group: r.Group, Version: r.Version}
+	return owner.Object{
+		APIVersion: gv.String(), Kind: r.Kind, Name: m.Name, UID: m.UID,
+		Terminating: m.DeletionTimestamp != nil,
+	}
+}
+
+func resourceOf(r v1alpha1.ResolvedResource) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Resource}
+}
+
+// ErrNoKind says that the API server serves no such kind.
+var ErrNoKind = errors.New("no such kind")
+
+// Resolve finds the resource of a kind. It returns ErrNoKind where the API server
+// serves none, and any other error where that could not be found out.
+func (r *Reader) Resolve(apiVersion, kind string) (v1alpha1.ResolvedResource, error) {
+	gv, err := schema.ParseGroupVersion(apiVersion)
+	if err != nil {
+		return v1alpha1.ResolvedResource{}, ErrNoKind
+	}
+	gvk := gv.WithKind(kind)
+	if recall(r, r.unserved, gvk) {
+		return v1alpha1.ResolvedResource{}, ErrNoKind
+	}
+	m, err := r.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if meta.IsNoMatchError(err) {
+		remember(r, r.unserved, gvk)
+		return v1alpha1.ResolvedResource{}, ErrNoKind
+	}
+	if err != nil {
+		return v1alpha1.ResolvedResource{}, err
+	}
+	return v1alpha1.ResolvedResource{
+		Group: gv.Group, Version: gv.Version, Kind: kind,
+		Resource: m.Resource.Resource, Namespaced: m.Scope.Name() == meta.RESTScopeNameNamespace,
+	}, nil
+}
+
+// maxLinted bounds the look-ups for the client's own references in one request.
+const maxLinted = 8
+
+// References looks up the owners that a client's references name. Only the first
+// few are looked at, and only kinds that belay may read: for others nothing is
+// claimed.
+func (r *Reader) References(ctx context.Context, namespace string, refs []metav1.OwnerReference) []owner.ReferenceFact {
+	var out []owner.ReferenceFact
+	for i, ref := range refs {
+		if i == maxLinted || ctx.Err() != nil {
+			break
+		}
+		res, err := r.Resolve(ref.APIVersion, ref.Kind)
+		if errors.Is(err, ErrNoKind) {
+			out = append(out, owner.ReferenceFact{Index: i, Fact: owner.Fact{Cause: owner.CauseNoKind}})
+			continue
+		}
+		if err != nil || recall(r, r.unreadable, resourceOf(res)) {
+			continue
+		}
+		f := owner.ReferenceFact{Index: i, Scope: ScopeOf(res)}
+		if res.Namespaced && namespace == "" {
+			f.Fact.State = owner.StateAbsent // nothing to look up: it can never be an owner
+			out = append(out, f)
+			continue
+		}
+		f.Fact = r.Find(ctx, Query{Resource: res, Namespace: namespace, Name: ref.Name})
+		if f.Fact.Cause == owner.CauseForbidden {
+			remember(r, r.unreadable, resourceOf(res))
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// ScopeOf tells where a resource's objects live.
+func ScopeOf(r v1alpha1.ResolvedResource) owner.Scope {
+	if r.Namespaced {
+		return owner.ScopeNamespaced
+	}
+	return owner.ScopeCluster
+}
+
+// CauseOf sorts an error of the API server into the closed list of causes.
+func CauseOf(err error) owner.Cause { return causeOf(err) }
+
+func causeOf(err error) owner.Cause {
+	var netErr net.Error
+	switch {
+	case err == nil:
+		return owner.CauseNotAsked
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return owner.CauseForbidden
+	case isNoResource(err), meta.IsNoMatchError(err), errors.Is(err, ErrNoKind):
+		return owner.CauseNoKind
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err), errors.As(err, &netErr) && netErr.Timeout():
+		return owner.CauseTimeout
+	default:
+		return owner.CauseServer
+	}
+}
+
+// isNoResource tells the 404 of a path that is not served from the 404 of an
+// object that does not exist: only the latter has the object's name in its
+// details. Taking one for the other would make an owner Absent that may well exist.
+func isNoResource(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || !apierrors.IsNotFound(err) {
+		return false
+	}
+	d := status.Status().Details
+	if d == nil || d.Name == "" {
+		return true
+	}
+	for _, c := range d.Causes {
+		if c.Type == metav1.CauseTypeUnexpectedServerResponse {
+			return true
+		}
+	}
+	return false
+}
+
+// Pause waits for a moment before another try, and reports whether the context
+// still runs.
+func Pause(ctx context.Context) bool {
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+func recall[K comparable](r *Reader, m map[K]time.Time, k K) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at, ok := m[k]
+	return ok && time.Since(at) < forget
+}
+
+func remember[K comparable](r *Reader, m map[K]time.Time, k K) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(m) >= maxRemembered {
+		clear(m)
+	}
+	m[k] = time.Now()
+}

@@ -1,0 +1,57 @@
+// Package metrics holds belay's own metrics. All label sets are closed.
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+// Values of the label decision.
+const (
+	Allowed = "allowed"
+	Denied  = "denied"
+)
+
+var (
+	// Decisions counts admission decisions.
+	Decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "belay_admission_decisions_total",
+		Help: "Admission decisions by webhook (owner), phase (mutate, validate), mode (enforce, warn), decision (allowed, denied) and reason.",
+	}, []string{"webhook", "phase", "mode", "decision", "reason"})
+
+	// Duration is how long a review took from its last byte to the answer.
+	Duration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "belay_admission_duration_seconds",
+		Help:    "Time to answer one admission review, by webhook and phase.",
+		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
+	}, []string{"webhook", "phase"})
+
+	// Unreadable counts requests that were no admission reviews.
+	Unreadable = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "belay_admission_unreadable_total",
+		Help: "Requests that could not be answered as admission reviews, by HTTP status code.",
+	}, []string{"code"})
+
+	// Panics counts panics that were turned into an answer.
+	Panics = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "belay_admission_panics_total",
+		Help: "Panics while answering admission reviews, by webhook. Each is a bug.",
+	}, []string{"webhook"})
+
+	// Anchors counts what became of Anchors.
+	Anchors = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "belay_anchor_transitions_total",
+		Help: "What became of Anchors, by reason: Bound, Released, Expired, BindFailed, OwnerAmbiguous, OwnerLookupFailed.",
+	}, []string{"reason"})
+
+	// RegistrationWrites counts writes of the webhook registrations.
+	RegistrationWrites = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "belay_registration_writes_total",
+		Help: "Writes of webhook configurations, by kind and result (ok, error, held): held is a repair that another writer undid before and that is put off.",
+	}, []string{"kind", "result"})
+)
+
+// MustRegister adds the metrics to the registry that the processes serve.
+func MustRegister() {
+	crmetrics.Registry.MustRegister(Decisions, Duration, Unreadable, Panics, Anchors, RegistrationWrites)
+}

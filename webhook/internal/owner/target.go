@@ -1,0 +1,99 @@
+package owner
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+)
+
+// version matches API versions, which tells "v1/ConfigMap/site" (core group) from
+// "batch/v1/Job/build": no API group is named like a version.
+var version = regexp.MustCompile(`^v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?$`)
+
+// maxAnnotation bounds the annotation: group 253, version and kind 63, two names 253.
+const maxAnnotation = 900
+
+// FromAnnotation reads the annotation belay.dev/owner, of the form
+// [GROUP/]VERSION/KIND/[NAMESPACE/]NAME. A value that cannot be read is a Problem:
+// whoever wrote it wanted an owner, and silently leaving the object without one
+// would be the failure that belay is there to prevent.
+func FromAnnotation(value string) Target {
+	bad := func(why string) Target {
+		return Target{
+			Reason:  ReasonAnnotationInvalid,
+			Problem: fmt.Sprintf("annotation %s: %q %s; write [GROUP/]VERSION/KIND/NAME, such as \"batch/v1/Job/build-7\"", v1alpha1.OwnerAnnotation, clip(value, 100), why),
+		}
+	}
+	if value == "" {
+		return Target{}
+	}
+	if len(value) > maxAnnotation {
+		return bad(fmt.Sprintf("is longer than %d bytes", maxAnnotation))
+	}
+	parts := strings.Split(value, "/")
+	group := ""
+	if !version.MatchString(parts[0]) {
+		group, parts = parts[0], parts[1:]
+		if errs := validation.IsDNS1123Subdomain(group); len(errs) > 0 {
+			return bad("does not begin with an API group or version")
+		}
+	}
+	if len(parts) < 3 || len(parts) > 4 {
+		return bad("has the wrong number of parts")
+	}
+	if !version.MatchString(parts[0]) {
+		return bad(fmt.Sprintf("has no API version where %q is", clip(parts[0], 63)))
+	}
+	w := &Wanted{APIVersion: parts[0], Kind: parts[1], Name: parts[len(parts)-1]}
+	if group != "" {
+		w.APIVersion = group + "/" + parts[0]
+	}
+	if len(parts) == 4 {
+		w.Namespace = parts[2]
+		if errs := validation.IsDNS1123Label(w.Namespace); len(errs) > 0 {
+			return bad("has an invalid namespace")
+		}
+	}
+	if errs := validation.IsDNS1035Label(strings.ToLower(w.Kind)); len(errs) > 0 {
+		return bad("has an invalid kind")
+	}
+	if w.Name == "" || len(w.Name) > 253 || len(path.IsValidPathSegmentName(w.Name)) > 0 {
+		return bad("has an invalid name")
+	}
+	return Target{Owner: w}
+}
+
+// String is how messages speak of a wanted owner: job "build", spurjob with labels a=b.
+func (w Wanted) String() string {
+	if w.Name != "" {
+		return fmt.Sprintf("%s %q", strings.ToLower(w.Kind), w.Name)
+	}
+	return fmt.Sprintf("%s with labels %s", strings.ToLower(w.Kind), formatLabels(w.Labels))
+}
+
+// Group is the API group of the wanted owner.
+func (w Wanted) Group() string { return groupOf(w.APIVersion) }
+
+// AnchorOwner is the wanted owner as an Anchor names it.
+func (w Wanted) AnchorOwner() v1alpha1.AnchorOwner {
+	return v1alpha1.AnchorOwner{APIVersion: w.APIVersion, Kind: w.Kind, Name: w.Name, MatchLabels: w.Labels}
+}
+
+func groupOf(apiVersion string) string { return schema.FromAPIVersionAndKind(apiVersion, "").Group }
+
+// clip shortens what a user wrote for a message, on a rune boundary.
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && s[most]&0xC0 == 0x80 {
+		most--
+	}
+	return s[:most] + "…"
+}
