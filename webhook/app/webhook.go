@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync/atomic"
+	"time"
 
 	servertls "github.com/cert-manager/cert-manager/pkg/server/tls"
 	"github.com/cert-manager/cert-manager/pkg/server/tls/authority"
@@ -122,6 +123,8 @@ func (o *webhookOptions) run(ctx context.Context) error {
 		Policies: policies, Modes: facts.NewModes(cached, mgr.GetAPIReader()), Facts: find, Anchors: live,
 		Events: ambiguities{mgr.GetEventRecorder("belay-webhook")}, Log: log.WithName("owner"), OwnNamespace: o.namespace,
 	}
+	// Asking the manager for the server is what makes it start it.
+	server = mgr.GetWebhookServer()
 	server.Register(admission.MutateOwnerPath, h.Mutate())
 	server.Register(admission.MutateOwnerPath+"/", h.Mutate())
 	server.Register(admission.ValidateOwnerPath+"/", h.Validate())
@@ -136,6 +139,10 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	return nil
 }
 
+// certificateRetry is how often a certificate is asked for until there is one: at
+// the start the CA takes a few round trips.
+const certificateRetry = 200 * time.Millisecond
+
 // server builds the TLS server, and the source of its certificate when belay
 // manages that itself.
 func (o *webhookOptions) server(cfg *rest.Config, host string, port int) (webhook.Server, *servertls.DynamicSource) {
@@ -146,7 +153,8 @@ func (o *webhookOptions) server(cfg *rest.Config, host string, port int) (webhoo
 		return webhook.NewServer(opts), nil
 	}
 	source := &servertls.DynamicSource{
-		DNSNames: o.dnsNames,
+		DNSNames:      o.dnsNames,
+		RetryInterval: certificateRetry,
 		Authority: &authority.DynamicAuthority{
 			SecretNamespace: o.namespace, SecretName: o.caSecret, RESTConfig: cfg, CommonName: "belay-webhook-ca",
 			SecretLabels: map[string]string{"app.kubernetes.io/name": "belay"},

@@ -1,0 +1,206 @@
+# belay's chores. "make" alone explains them.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# Every target uses all cores by itself; side by side they would only swap.
+.NOTPARALLEL:
+
+# Kubernetes versions: what tests run on, and the oldest that the API facts are checked on.
+K8S_VERSION ?= v1.37.2
+K8S_OLDEST ?= v1.34.0
+# How long each fuzz target runs, and which benchmarks do.
+FUZZTIME ?= 30s
+BENCH ?= .
+DEMO_FLAGS ?=
+# Images are called $(IMAGE_PREFIX)/belay-webhook:$(VERSION), as in manifests/base.
+IMAGE_PREFIX ?= ghcr.io/belay-dev
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+DOCKER ?= docker
+
+# The race detector needs a C compiler; without one, tests run all the same.
+RACE := $(if $(shell command -v gcc || command -v cc),-race)
+
+# Go modules that are no part of the root module, and tested on their own.
+MODULES := hack/controlplane
+GO_DIRS := $(wildcard cmd webhook sidecar test hack)
+
+say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
+
+# Tools are built once into bin/, under a name that changes with their pins and the Go version.
+tool = bin/$(1)-$(shell { cat $(2)/go.mod; go env GOVERSION; } | cksum | cut -d' ' -f1)
+CONTROLLER_GEN := $(call tool,controller-gen,hack/tools)
+KUSTOMIZE := $(call tool,kustomize,hack/tools)
+GOVULNCHECK := $(call tool,govulncheck,hack/tools)
+GOLANGCI_LINT := $(call tool,golangci-lint,hack/tools/golangci-lint)
+
+##@ Everyday
+
+.PHONY: help
+help: ## explain every target (the default)
+	@awk 'BEGIN { FS = ":.*## " } \
+		/^##@ / { printf "\n\033[1m%s\033[0m\n", substr($$0, 5) } \
+		/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\nVariables: K8S_VERSION=%s K8S_OLDEST=%s FUZZTIME=%s BENCH=%s DEMO_FLAGS IMAGE_PREFIX=%s VERSION=%s\n' \
+		'$(K8S_VERSION)' '$(K8S_OLDEST)' '$(FUZZTIME)' '$(BENCH)' '$(IMAGE_PREFIX)' '$(VERSION)'
+
+.PHONY: build
+build: ## build every command of cmd/ into bin/, static
+	$(call say,building $(notdir $(wildcard cmd/*)) into bin/)
+	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/ ./cmd/...
+
+.PHONY: demo
+demo: ## show on a real control plane what belay does; DEMO_FLAGS=--keep leaves it up
+	go run ./hack/demo $(DEMO_FLAGS)
+
+.PHONY: clean
+clean: ## remove bin/; control planes in the user's cache stay
+	rm -rf bin
+
+##@ Testing
+
+.PHONY: test
+test: test-unit test-modules test-integration ## run all tests: units, then the control plane's own, then integration
+
+.PHONY: test-unit
+test-unit: ## run all tests that need no control plane; those of sidecar/ with the race detector
+	$(call say,testing packages (the first run compiles the Kubernetes libraries: about 4 minutes on two cores))
+	go test $(RACE) ./sidecar/...
+	go test $$(go list ./... | grep -Ev '/(sidecar|test/(integration|e2e|bench))(/|$$)')
+
+.PHONY: test-modules
+test-modules: ## run the tests of the modules below hack/
+	@for module in $(MODULES); do \
+		printf '\033[1m==> testing %s\033[0m\n' "$$module"; \
+		go test -C "$$module" ./...; \
+	done
+
+# One package at a time (-p 1): each has a control plane of its own, and two of them starve each other on two cores.
+.PHONY: test-integration
+test-integration: controlplane ## run test/integration on K8S_VERSION, and the API facts also on K8S_OLDEST
+	$(call say,integration tests on Kubernetes $(K8S_VERSION))
+	BELAY_K8S_VERSION=$(K8S_VERSION) go test -count=1 -p 1 -timeout 40m ./test/integration/...
+	$(call say,API facts on Kubernetes $(K8S_OLDEST))
+	env -u KUBEBUILDER_ASSETS BELAY_K8S_VERSION=$(K8S_OLDEST) go test -count=1 -p 1 -timeout 40m ./test/integration/apifacts/...
+
+.PHONY: controlplane
+controlplane: ## build kube-apiserver, etcd and kube-controller-manager of both versions into the user's cache
+	$(call say,control plane $(K8S_VERSION) (about 7 minutes on two cores when it is not in the cache))
+	go run -C hack/controlplane . build --version $(K8S_VERSION)
+	$(call say,control plane $(K8S_OLDEST))
+	env -u KUBEBUILDER_ASSETS go run -C hack/controlplane . build --version $(K8S_OLDEST)
+
+.PHONY: fuzz
+fuzz: ## run each fuzz target for FUZZTIME; what fails is kept in testdata/fuzz
+	@grep -rE --include='*_test.go' -o '^func Fuzz[A-Za-z0-9_]*' $(GO_DIRS) | while IFS=: read -r file func; do \
+		name="$${func#func }"; \
+		printf '\033[1m==> %s of %s for %s\033[0m\n' "$$name" "$$(dirname "$$file")" '$(FUZZTIME)'; \
+		go test -run '^$$' -fuzz "^$$name\$$" -fuzztime $(FUZZTIME) "./$$(dirname "$$file")"; \
+	done
+
+.PHONY: bench
+bench: ## run the benchmarks that match BENCH
+	go test -run '^$$' -bench '$(BENCH)' -benchmem ./webhook/... ./sidecar/... ./test/bench/...
+
+##@ Verifying
+
+.PHONY: verify
+verify: verify-generate verify-format lint vet walls verify-tidy verify-manifests ## check all that a change must keep: generated files, format, lint, walls, modules, manifests
+	$(call say,verified)
+
+.PHONY: generate
+generate: $(CONTROLLER_GEN) ## generate deep copies and CRDs from webhook/api
+	$(call say,generating from webhook/api)
+	@grep -ls controller-gen.kubebuilder.io/version manifests/crds/*.yaml | xargs -r rm -f
+	$(CONTROLLER_GEN) object paths=./webhook/api/...
+	$(CONTROLLER_GEN) crd paths=./webhook/api/... output:crd:dir=manifests/crds
+
+# Sums are compared rather than "git status", so that types can be verified before they are committed.
+sums = find webhook/api manifests/crds \( -name 'zz_generated*' -o -name '*.yaml' \) -exec cksum {} + | sort -k3
+
+.PHONY: verify-generate
+verify-generate: $(CONTROLLER_GEN) ## generate, and fail if that changed a file
+	@before="$$($(sums))"; \
+	$(MAKE) --no-print-directory generate; \
+	after="$$($(sums))"; \
+	if [ "$$before" != "$$after" ]; then \
+		echo 'generated files were out of date; they are written anew now, commit them:' >&2; \
+		diff <(echo "$$before") <(echo "$$after") | sed -n 's/^[<>] [0-9]* [0-9]* /  /p' | sort -u >&2; \
+		exit 1; \
+	fi
+
+.PHONY: verify-format
+verify-format: ## fail if gofmt would change a file
+	$(call say,gofmt)
+	@unformatted="$$(gofmt -l $(GO_DIRS))"; \
+	if [ -n "$$unformatted" ]; then \
+		printf 'these files are not formatted; run "gofmt -w" on them:\n%s\n' "$$unformatted" >&2; \
+		exit 1; \
+	fi
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) ## run golangci-lint with .golangci.yaml
+	$(call say,golangci-lint)
+	$(GOLANGCI_LINT) run ./...
+	@for module in $(MODULES); do (cd "$$module" && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yaml ./...); done
+
+.PHONY: vet
+vet: ## run go vet
+	$(call say,go vet)
+	go vet ./...
+	@for module in $(MODULES); do go vet -C "$$module" ./...; done
+
+.PHONY: walls
+walls: ## check which package imports which, and the top level
+	$(call say,dependency walls)
+	go test -count=1 ./test/deps/...
+
+.PHONY: verify-tidy
+verify-tidy: ## fail if go mod tidy would change a go.mod or go.sum
+	$(call say,go mod tidy)
+	@for module in . $(MODULES); do go mod tidy -C "$$module" -diff; done
+
+# A Component is no kustomization of its own; it is built with those that name it.
+.PHONY: verify-manifests
+verify-manifests: $(KUSTOMIZE) ## build every kustomization below manifests/
+	$(call say,kustomize build)
+	@find manifests -name kustomization.yaml -not -path '*/charts/*' | sort | while read -r file; do \
+		if grep -q '^kind: Component' "$$file"; then continue; fi; \
+		dir="$$(dirname "$$file")"; \
+		printf '%-40s' "$$dir"; \
+		$(KUSTOMIZE) build "$$dir" | awk '/^kind:/ { count++ } END { print count+0 " objects" }'; \
+	done
+
+.PHONY: vuln
+vuln: $(GOVULNCHECK) ## look for known vulnerabilities; needs the network, and is no part of verify
+	$(call say,govulncheck)
+	$(GOVULNCHECK) ./...
+
+##@ Releasing
+
+.PHONY: images
+images: ## build the image of every command that has a target in the Dockerfile
+	@for image in webhook controller sidecar; do \
+		if [ ! -d "cmd/belay-$$image" ]; then continue; fi; \
+		printf '\033[1m==> image %s\033[0m\n' "$(IMAGE_PREFIX)/belay-$$image:$(VERSION)"; \
+		DOCKER_BUILDKIT=1 $(DOCKER) build --target "$$image" --build-arg VERSION='$(VERSION)' -t "$(IMAGE_PREFIX)/belay-$$image:$(VERSION)" .; \
+	done
+
+# Tools: each is built by the first target that needs it.
+
+$(CONTROLLER_GEN):
+	$(call say,building controller-gen (about a minute on two cores the first time))
+	go build -C hack/tools -o $(CURDIR)/$@ sigs.k8s.io/controller-tools/cmd/controller-gen
+
+$(KUSTOMIZE):
+	$(call say,building kustomize (half a minute on two cores the first time))
+	go build -C hack/tools -o $(CURDIR)/$@ sigs.k8s.io/kustomize/kustomize/v5
+
+$(GOVULNCHECK):
+	$(call say,building govulncheck)
+	go build -C hack/tools -o $(CURDIR)/$@ golang.org/x/vuln/cmd/govulncheck
+
+$(GOLANGCI_LINT):
+	$(call say,building golangci-lint (about 4 minutes on two cores the first time))
+	go build -C hack/tools/golangci-lint -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint

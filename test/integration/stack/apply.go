@@ -1,0 +1,128 @@
+package stack
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	sigsyaml "sigs.k8s.io/yaml"
+)
+
+// notWithoutKubelet are the kinds that need nodes or a cluster network.
+var notWithoutKubelet = map[string]bool{"Deployment": true, "Service": true, "PodDisruptionBudget": true}
+
+// ReadManifests reads what a folder's kustomization names, in its order. It follows
+// resources only: base and presets need nothing else.
+func ReadManifests(dir string) ([]*unstructured.Unstructured, error) {
+	raw, err := os.ReadFile(filepath.Clean(filepath.Join(dir, "kustomization.yaml")))
+	if err != nil {
+		return nil, fmt.Errorf("reading manifests: %w", err)
+	}
+	var k struct {
+		Resources []string `json:"resources"`
+	}
+	if err := sigsyaml.Unmarshal(raw, &k); err != nil {
+		return nil, fmt.Errorf("reading %s: %w", dir, err)
+	}
+	var out []*unstructured.Unstructured
+	for _, r := range k.Resources {
+		path := filepath.Join(dir, r)
+		var more []*unstructured.Unstructured
+		if strings.HasSuffix(r, ".yaml") {
+			more, err = readFile(path)
+		} else {
+			more, err = ReadManifests(path)
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, more...)
+	}
+	return out, nil
+}
+
+func readFile(path string) ([]*unstructured.Unstructured, error) {
+	raw, err := os.ReadFile(filepath.Clean(path))
+	if err != nil {
+		return nil, fmt.Errorf("reading manifests: %w", err)
+	}
+	return Decode(raw)
+}
+
+// Decode reads YAML documents.
+func Decode(raw []byte) ([]*unstructured.Unstructured, error) {
+	d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(raw), 4096)
+	var out []*unstructured.Unstructured
+	for {
+		u := &unstructured.Unstructured{}
+		err := d.Decode(&u.Object)
+		switch {
+		case errors.Is(err, io.EOF):
+			return out, nil
+		case err != nil:
+			return nil, fmt.Errorf("decoding YAML: %w", err)
+		case len(u.Object) > 0:
+			out = append(out, u)
+		}
+	}
+}
+
+// Apply applies objects on the server's side, as kubectl apply --server-side does.
+// A kind that is not served yet, since its CRD was applied a moment ago, is waited
+// for.
+func (s *Stack) Apply(ctx context.Context, objects ...*unstructured.Unstructured) error {
+	for _, o := range objects {
+		if notWithoutKubelet[o.GetKind()] && o.GetNamespace() == Namespace {
+			continue
+		}
+		if err := s.apply(ctx, o); err != nil {
+			return fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
+		}
+	}
+	return nil
+}
+
+func (s *Stack) apply(ctx context.Context, o *unstructured.Unstructured) error {
+	for {
+		c, err := s.resource(o)
+		if err == nil {
+			_, err = c.Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "belay-test", Force: true})
+			if err == nil {
+				return nil
+			}
+		}
+		if !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(err, ctx.Err())
+		case <-time.After(50 * time.Millisecond):
+			s.mapper.Reset()
+		}
+	}
+}
+
+func (s *Stack) resource(o *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
+	gvk := o.GroupVersionKind()
+	m, err := s.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return nil, err
+	}
+	if m.Scope.Name() == meta.RESTScopeNameNamespace {
+		return s.Dynamic.Resource(m.Resource).Namespace(o.GetNamespace()), nil
+	}
+	return s.Dynamic.Resource(m.Resource), nil
+}

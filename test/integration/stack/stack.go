@@ -1,0 +1,450 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/belay-dev/belay/test/integration/plane"
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+)
+
+// Namespace is where belay runs.
+const Namespace = "belay-system"
+
+// Names of belay's service accounts.
+const (
+	WebhookAccount    = "belay-webhook"
+	ControllerAccount = "belay-controller"
+)
+
+// Options say how to run belay.
+type Options struct {
+	Plane plane.Options
+	// Webhooks and Controllers are how many to start; 0 is one, negative is none.
+	Webhooks, Controllers int
+	// Presets are folders below manifests/presets.
+	Presets []string
+	// FaultyWebhook and FaultyController put a proxy between the processes and the
+	// API server that can make requests fail.
+	FaultyWebhook, FaultyController bool
+	// ControllerFlags are added to those of belay-controller.
+	ControllerFlags []string
+	// Dir gets logs and kubeconfigs; empty is a temporary one, removed by Stop.
+	Dir string
+}
+
+// Stack is belay on a control plane.
+type Stack struct {
+	Plane *plane.Plane
+	// Client, Kube and Dynamic are the administrator's.
+	Client  client.WithWatch
+	Kube    kubernetes.Interface
+	Dynamic dynamic.Interface
+	// WebhookFaults and ControllerFaults are there when they were asked for.
+	WebhookFaults, ControllerFaults *Faults
+	// Dir has the logs.
+	Dir string
+
+	o        Options
+	mapper   *restmapper.DeferredDiscoveryRESTMapper
+	bin      string
+	front    *front
+	ownDir   bool
+	mu       sync.Mutex
+	webhooks []*Process
+	control  []*Process
+	started  int
+}
+
+// Start runs a control plane, installs belay and starts its processes. What was
+// started is stopped again when it fails.
+func Start(ctx context.Context, o Options) (_ *Stack, err error) {
+	s := &Stack{o: o}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Stop())
+		}
+	}()
+	if s.bin, err = build(ctx); err != nil {
+		return nil, err
+	}
+	if s.Plane, err = plane.Start(ctx, o.Plane); err != nil {
+		return nil, err
+	}
+	if err = s.clients(); err != nil {
+		return nil, err
+	}
+	if s.Dir = o.Dir; s.Dir == "" {
+		s.ownDir = true
+		if s.Dir, err = os.MkdirTemp("", "belay-stack-"); err != nil {
+			return nil, err
+		}
+	}
+	if s.front, err = newFront(); err != nil {
+		return nil, err
+	}
+	if err = s.install(ctx); err != nil {
+		return nil, err
+	}
+	for range count(o.Webhooks) {
+		if _, err = s.StartWebhook(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for range count(o.Controllers) {
+		if _, err = s.StartController(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for _, p := range o.Presets {
+		if err = s.ApplyPreset(ctx, p); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func count(n int) int {
+	if n == 0 {
+		return 1
+	}
+	return max(n, 0)
+}
+
+// Root is the repository.
+func Root() string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "..", "..", "..")
+}
+
+// build compiles belay's processes into a folder of the cache; the Go command
+// knows when there is nothing to do.
+func build(ctx context.Context) (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("finding the cache directory: %w", err)
+	}
+	// One folder a process, so that two test binaries never write one file at once;
+	// linking takes about two seconds.
+	dir, err := os.MkdirTemp(cache, "belay-bin-")
+	if err != nil {
+		return "", err
+	}
+	args := []string{"build", "-o", dir + string(filepath.Separator)}
+	if raceEnabled {
+		args = append(args, "-race")
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/...")...)
+	cmd.Dir = Root()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return dir, fmt.Errorf("building belay: %w\n%s", err, out)
+	}
+	return dir, nil
+}
+
+func (s *Stack) clients() error {
+	cfg := s.Plane.Config()
+	scheme := clientgoscheme.Scheme
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		return err
+	}
+	var err error
+	if s.Kube, err = kubernetes.NewForConfig(cfg); err != nil {
+		return err
+	}
+	if s.Dynamic, err = dynamic.NewForConfig(cfg); err != nil {
+		return err
+	}
+	dc, err := discovery.NewDiscoveryClientForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	s.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(dc))
+	s.Client, err = client.NewWithWatch(cfg, client.Options{Scheme: scheme, Mapper: s.mapper})
+	return err
+}
+
+func (s *Stack) install(ctx context.Context) error {
+	objects, err := ReadManifests(filepath.Join(Root(), "manifests", "base"))
+	if err != nil {
+		return err
+	}
+	if err := s.Apply(ctx, objects...); err != nil {
+		return err
+	}
+	if s.o.FaultyWebhook {
+		if s.WebhookFaults, err = newFaults(s.Plane.Config()); err != nil {
+			return err
+		}
+	}
+	if s.o.FaultyController {
+		s.ControllerFaults, err = newFaults(s.Plane.Config())
+	}
+	return err
+}
+
+// ApplyPreset applies a folder below manifests/presets.
+func (s *Stack) ApplyPreset(ctx context.Context, name string) error {
+	objects, err := ReadManifests(filepath.Join(Root(), "manifests", "presets", name))
+	if err != nil {
+		return err
+	}
+	return s.Apply(ctx, objects...)
+}
+
+// Config is a client configuration for one of belay's service accounts, or any
+// other of a namespace.
+func (s *Stack) Config(ctx context.Context, namespace, account string) (*rest.Config, error) {
+	hours := int64(24 * 3600)
+	t, err := s.Kube.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, account, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &hours},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("requesting a token for %s/%s: %w", namespace, account, err)
+	}
+	admin := s.Plane.Config()
+	return &rest.Config{
+		Host: admin.Host, BearerToken: t.Status.Token, QPS: -1,
+		TLSClientConfig: rest.TLSClientConfig{CAData: admin.CAData},
+	}, nil
+}
+
+// kubeconfig writes a kubeconfig for one of belay's service accounts.
+func (s *Stack) kubeconfig(ctx context.Context, account string, faults *Faults) (string, error) {
+	cfg, err := s.Config(ctx, Namespace, account)
+	if err != nil {
+		return "", err
+	}
+	cluster := &clientcmdapi.Cluster{Server: cfg.Host, CertificateAuthorityData: cfg.CAData}
+	if faults != nil {
+		cluster = &clientcmdapi.Cluster{Server: faults.url()}
+	}
+	path := filepath.Join(s.Dir, account+".kubeconfig")
+	err = clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"plane": cluster},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{account: {Token: cfg.BearerToken}},
+		Contexts:       map[string]*clientcmdapi.Context{"plane": {Cluster: "plane", AuthInfo: account}},
+		CurrentContext: "plane",
+	}, path)
+	return path, err
+}
+
+func (s *Stack) start(ctx context.Context, kind, account string, faults *Faults, flags func(ports []int) []string) (*Process, error) {
+	kc, err := s.kubeconfig(ctx, account, faults)
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.started++
+	name := fmt.Sprintf("%s-%d", kind, s.started)
+	s.mu.Unlock()
+	args := append([]string{
+		"--kubeconfig=" + kc, "--namespace=" + Namespace, "--v=1",
+		fmt.Sprintf("--health-probe-bind-address=127.0.0.1:%d", ports[0]),
+		fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", ports[1]),
+	}, flags(ports)...)
+	p, err := startProcess(name, filepath.Join(s.bin, "belay-"+kind), filepath.Join(s.Dir, name+".log"), args)
+	if err != nil {
+		return nil, err
+	}
+	p.ProbePort, p.MetricsPort = ports[0], ports[1]
+	return p, nil
+}
+
+// StartWebhook starts one more belay-webhook and waits until it is ready.
+func (s *Stack) StartWebhook(ctx context.Context) (*Process, error) {
+	var port int
+	p, err := s.start(ctx, "webhook", WebhookAccount, s.WebhookFaults, func(ports []int) []string {
+		port = ports[2]
+		return []string{fmt.Sprintf("--listen=127.0.0.1:%d", port), "--dns-names=localhost"}
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.Port = port
+	s.mu.Lock()
+	s.webhooks = append(s.webhooks, p)
+	s.mu.Unlock()
+	if err := p.ready(ctx); err != nil {
+		return nil, err
+	}
+	s.route(false)
+	return p, nil
+}
+
+// StartController starts one more belay-controller and waits until it is up; with
+// several, one of them leads.
+func (s *Stack) StartController(ctx context.Context) (*Process, error) {
+	p, err := s.start(ctx, "controller", ControllerAccount, s.ControllerFaults, func([]int) []string {
+		// Short leases, so that a test sees a change of leaders within seconds.
+		return append([]string{
+			"--webhook-url=" + s.WebhookURL(),
+			"--leader-elect-lease-duration=4s", "--leader-elect-renew-deadline=3s", "--leader-elect-retry-period=500ms",
+		}, s.o.ControllerFlags...)
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.control = append(s.control, p)
+	s.mu.Unlock()
+	return p, p.ready(ctx)
+}
+
+// WebhookURL is where the API server reaches the webhooks.
+func (s *Stack) WebhookURL() string { return fmt.Sprintf("https://localhost:%d", s.front.port()) }
+
+// Connections is how many connections the API server has made to the webhooks.
+func (s *Stack) Connections() int64 { return s.front.calls.Load() }
+
+// Detach takes a webhook out of the traffic, or all of them: belay is down.
+func (s *Stack) Detach(ps ...*Process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var keep []string
+	for _, w := range s.webhooks {
+		gone := len(ps) == 0
+		for _, p := range ps {
+			gone = gone || p == w
+		}
+		if !gone {
+			keep = append(keep, fmt.Sprintf("127.0.0.1:%d", w.Port))
+		}
+	}
+	s.front.set(keep, true)
+}
+
+// Attach brings all running webhooks back into the traffic.
+func (s *Stack) Attach() { s.route(true) }
+
+func (s *Stack) route(cut bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []string
+	for _, w := range s.webhooks {
+		select {
+		case <-w.done:
+		default:
+			all = append(all, fmt.Sprintf("127.0.0.1:%d", w.Port))
+		}
+	}
+	s.front.set(all, cut)
+}
+
+// Webhooks are the webhooks that were started, in order.
+func (s *Stack) Webhooks() []*Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]*Process(nil), s.webhooks...)
+}
+
+// Controllers are the controllers that were started, in order.
+func (s *Stack) Controllers() []*Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]*Process(nil), s.control...)
+}
+
+// WaitPolicy waits until a policy is registered for its newest spec, and until the
+// API server acts on it: its own caches lag behind what it stores.
+func (s *Stack) WaitPolicy(ctx context.Context, name string) error {
+	var p v1alpha1.OwnerPolicy
+	for {
+		err := s.Client.Get(ctx, client.ObjectKey{Name: name}, &p)
+		if err == nil && registered(&p) {
+			return s.settle(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("policy %q is not registered: %+v: %w", name, p.Status.Conditions, errors.Join(err, ctx.Err()))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func registered(p *v1alpha1.OwnerPolicy) bool {
+	ok := 0
+	for _, c := range p.Status.Conditions {
+		if c.Status == metav1.ConditionTrue && c.ObservedGeneration == p.Generation {
+			ok++
+		}
+	}
+	return ok == 2 && p.Status.InForce != nil && p.Status.InForce.Generation == p.Generation
+}
+
+// settle waits until the API server's webhook informer has what was written. A
+// write returns before the server's own watch has seen it; there is nothing to ask
+// for that, so it is given the time that one watch event takes, many times over.
+func (s *Stack) settle(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(300 * time.Millisecond):
+		return nil
+	}
+}
+
+// NewNamespace makes a namespace with a name of its own, in a mode; empty for none.
+func (s *Stack) NewNamespace(ctx context.Context, prefix, mode string) (string, error) {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: prefix + "-"}}
+	if mode != "" {
+		ns.Labels = map[string]string{v1alpha1.ModeLabel: mode}
+	}
+	out, err := s.Kube.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("creating a namespace: %w", err)
+	}
+	return out.Name, nil
+}
+
+// Stop stops what was started, in the reverse order.
+func (s *Stack) Stop() error {
+	var errs []error
+	for _, p := range append(s.Controllers(), s.Webhooks()...) {
+		errs = append(errs, p.Stop())
+	}
+	if s.front != nil {
+		s.front.close()
+	}
+	for _, f := range []*Faults{s.WebhookFaults, s.ControllerFaults} {
+		if f != nil {
+			f.close()
+		}
+	}
+	if s.Plane != nil {
+		errs = append(errs, s.Plane.Stop())
+	}
+	if s.bin != "" {
+		errs = append(errs, os.RemoveAll(s.bin))
+	}
+	if s.ownDir {
+		errs = append(errs, os.RemoveAll(s.Dir))
+	}
+	return errors.Join(errs...)
+}
