@@ -40,9 +40,3 @@ func run(m *testing.M) int {
 	}
 	return m.Run()
 }
-
-func TestX(t *testing.T) {
-	for _, p := range append(shared.Controllers(), shared.Webhooks()...) {
-		fmt.Fprintln(os.Stderr, p.Name, p.Tail(30))
-	}
-}

@@ -1,0 +1,135 @@
+package owned
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/belay-dev/belay/test/integration/stack"
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+)
+
+var (
+	reads  = []string{"get", "list", "watch"}
+	writes = []string{"create", "update", "patch", "delete", "deletecollection"}
+)
+
+// belay has no right on dependents. Both service accounts, under the shipped roles
+// with the otf preset, are refused every verb on Secrets outside belay's namespace,
+// every write on Jobs and Pods, and everything on kinds that no policy names.
+func TestLeastPrivilege(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	ns := namespace(ctx, t, shared, v1alpha1.ModeEnforce)
+	for _, account := range []string{stack.WebhookAccount, stack.ControllerAccount} {
+		cfg, err := shared.Config(ctx, stack.Namespace, account)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kube, err := kubernetes.NewForConfig(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		may := func(verb, group, resource, namespace string) bool {
+			t.Helper()
+			r, err := kube.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Verb: verb, Group: group, Resource: resource, Namespace: namespace,
+				}},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r.Status.Allowed
+		}
+		refused := func(verbs []string, group, resource string) {
+			t.Helper()
+			for _, verb := range verbs {
+				for _, where := range []string{"", ns, "default", "kube-system"} {
+					if may(verb, group, resource, where) {
+						t.Errorf("%s may %s %s.%s in %q", account, verb, resource, group, where)
+					}
+				}
+			}
+		}
+		all := append(append([]string{}, reads...), writes...)
+		refused(all, "", "secrets")
+		refused(writes, "batch", "jobs")
+		refused(all, "", "pods")
+		for _, other := range [][2]string{{"", "configmaps"}, {"", "services"}, {"", "persistentvolumeclaims"}, {"", "serviceaccounts"}, {"apps", "deployments"}, {"apps", "replicasets"}, {"batch", "cronjobs"}, {"spur.amd.com", "spurjobs"}, {"rbac.authorization.k8s.io", "clusterroles"}, {"apiextensions.k8s.io", "customresourcedefinitions"}} {
+			refused(all, other[0], other[1])
+		}
+		refused([]string{"create", "patch", "delete", "update"}, "", "namespaces")
+		for _, verb := range reads {
+			if !may(verb, "batch", "jobs", "") {
+				t.Errorf("%s may not %s jobs, which the preset grants", account, verb)
+			}
+		}
+
+		// Not only asked: tried.
+		if _, err := kube.CoreV1().Secrets(ns).List(ctx, metav1.ListOptions{}); err == nil {
+			t.Errorf("%s listed secrets", account)
+		}
+		if _, err := kube.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{}); err == nil {
+			t.Errorf("%s listed pods", account)
+		}
+	}
+}
+
+// Without the preset's role a policy is not accepted, and says which account lacks
+// which right; with the role it is, without being touched.
+func TestMissingPermissionIsSaidAndMended(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	p := newPolicy("no-rights", func(s *v1alpha1.OwnerPolicySpec) {
+		s.Owner = v1alpha1.OwnerTarget{APIVersion: "batch/v1", Kind: "CronJob", Selector: `{"id": object.metadata.name}`}
+	})
+	if err := shared.Client.Create(ctx, p); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = shared.Client.Delete(testContext(t), p) })
+	waitCondition(t, shared, p.Name, v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonMissingPermission,
+		"serviceaccount belay-system/belay-webhook may not get cronjobs.batch", "belay-webhook may not list cronjobs.batch",
+		"serviceaccount belay-system/belay-controller may not watch cronjobs.batch", "rbac.belay.dev/aggregate-to-owner-reader")
+	waitCondition(t, shared, p.Name, v1alpha1.ConditionRegistered, metav1.ConditionFalse, v1alpha1.ReasonNotAccepted)
+
+	role := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "test-cronjobs", Labels: map[string]string{"rbac.belay.dev/aggregate-to-owner-reader": "true"}},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"batch"}, Resources: []string{"cronjobs"}, Verbs: reads}},
+	}
+	if err := shared.Client.Create(ctx, role); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = shared.Client.Delete(testContext(t), role) })
+	waitCondition(t, shared, p.Name, v1alpha1.ConditionAccepted, metav1.ConditionTrue, v1alpha1.ReasonAccepted)
+	waitCondition(t, shared, p.Name, v1alpha1.ConditionRegistered, metav1.ConditionTrue, v1alpha1.ReasonRegistered)
+}
+
+// waitCondition waits until a policy says this, with all the parts in its message.
+func waitCondition(t *testing.T, s *stack.Stack, policy, kind string, status metav1.ConditionStatus, reason string, parts ...string) {
+	t.Helper()
+	ctx := testContext(t)
+	eventually(ctx, t, "condition "+kind, func() error {
+		var p v1alpha1.OwnerPolicy
+		if err := s.Client.Get(ctx, client.ObjectKey{Name: policy}, &p); err != nil {
+			return err
+		}
+		c := meta.FindStatusCondition(p.Status.Conditions, kind)
+		if c == nil || c.Status != status || c.Reason != reason || c.ObservedGeneration != p.Generation {
+			return fmt.Errorf("conditions %+v", p.Status.Conditions)
+		}
+		for _, part := range parts {
+			if !strings.Contains(c.Message, part) {
+				return fmt.Errorf("message %q does not say %q", c.Message, part)
+			}
+		}
+		return nil
+	})
+}
