@@ -3,6 +3,7 @@ package owned
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -293,4 +295,35 @@ func unnamed(ns string, labels map[string]string) *corev1.Secret {
 	s := secret(ns, "", labels)
 	s.GenerateName = "s-"
 	return s
+}
+
+// decisions adds up the decisions with a reason, or all, over the webhooks that run.
+func decisions(t *testing.T, s *stack.Stack, reason string) float64 {
+	t.Helper()
+	sum := 0.0
+	for _, p := range s.Webhooks() {
+		select {
+		case <-p.Done():
+			continue
+		default:
+		}
+		text, err := p.Metrics(testContext(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(text) {
+			if strings.HasPrefix(line, "belay_admission_decisions_total{") && (reason == "" || strings.Contains(line, `reason="`+reason+`"`)) {
+				v, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sum += v
+			}
+		}
+	}
+	return sum
+}
+
+func storageClass(name string) *storagev1.StorageClass {
+	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "example.com/none"}
 }

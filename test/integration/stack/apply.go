@@ -110,7 +110,6 @@ func (s *Stack) apply(ctx context.Context, o *unstructured.Unstructured) error {
 		case <-ctx.Done():
 			return errors.Join(err, ctx.Err())
 		case <-time.After(50 * time.Millisecond):
-			s.mapper.Reset()
 		}
 	}
 }

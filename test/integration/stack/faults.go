@@ -3,16 +3,20 @@ package stack
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
-	"net"
+	"io"
+	"log"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // Fault says what happens to a request of a process on its way to the API server.
@@ -29,9 +33,7 @@ type Fault struct {
 // Faults is a proxy between one process and the API server that makes requests
 // fail the way an overloaded etcd or a bad network does.
 type Faults struct {
-	server   *http.Server
-	listener net.Listener
-	done     chan struct{}
+	server *httptest.Server
 
 	mu     sync.Mutex
 	choose func(*http.Request) *Fault
@@ -47,18 +49,18 @@ func newFaults(cfg *rest.Config) (*Faults, error) {
 	if !pool.AppendCertsFromPEM(cfg.CAData) {
 		return nil, errors.New("the server's CA is unreadable")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	f := &Faults{listener: l, done: make(chan struct{})}
+	f := &Faults{}
 	proxy := &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		Transport:     &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}},
 		FlushInterval: -1, // watches
-		ErrorHandler:  func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			println("PROXY", err.Error())
+			w.WriteHeader(http.StatusBadGateway)
+		},
 	}
-	f.server = &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	// With TLS, since a client sends no token over a plain connection.
+	f.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fault := f.pick(r)
 		switch {
 		case fault == nil:
@@ -82,11 +84,10 @@ func newFaults(cfg *rest.Config) (*Faults, error) {
 		default:
 			proxy.ServeHTTP(w, r)
 		}
-	})}
-	go func() {
-		defer close(f.done)
-		_ = f.server.Serve(l)
-	}()
+	}))
+	f.server.EnableHTTP2 = true
+	f.server.Config.ErrorLog = log.New(io.Discard, "", 0) // dropped connections are the point
+	f.server.StartTLS()
 	return f, nil
 }
 
@@ -117,11 +118,15 @@ func (f *Faults) pick(r *http.Request) *Fault {
 	return fault
 }
 
-func (f *Faults) url() string { return "http://" + f.listener.Addr().String() }
+// cluster is the proxy as a kubeconfig names it.
+func (f *Faults) cluster() *clientcmdapi.Cluster {
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.server.Certificate().Raw})
+	return &clientcmdapi.Cluster{Server: f.server.URL, CertificateAuthorityData: ca}
+}
 
 func (f *Faults) close() {
-	_ = f.server.Close()
-	<-f.done
+	f.server.CloseClientConnections() // watches never end by themselves
+	f.server.Close()
 }
 
 // discard is a response that nobody reads.

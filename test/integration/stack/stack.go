@@ -11,18 +11,19 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	crlog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 
@@ -68,7 +69,7 @@ type Stack struct {
 	Dir string
 
 	o        Options
-	mapper   *restmapper.DeferredDiscoveryRESTMapper
+	mapper   meta.RESTMapper
 	bin      string
 	front    *front
 	ownDir   bool
@@ -165,6 +166,7 @@ func build(ctx context.Context) (string, error) {
 }
 
 func (s *Stack) clients() error {
+	crlog.SetLogger(logr.Discard()) // the library's own log; belay's is in its processes
 	cfg := s.Plane.Config()
 	scheme := clientgoscheme.Scheme
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
@@ -177,11 +179,14 @@ func (s *Stack) clients() error {
 	if s.Dynamic, err = dynamic.NewForConfig(cfg); err != nil {
 		return err
 	}
-	dc, err := discovery.NewDiscoveryClientForConfig(cfg)
+	hc, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return err
 	}
-	s.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(dc))
+	// It asks again for kinds that it does not know yet.
+	if s.mapper, err = apiutil.NewDynamicRESTMapper(cfg, hc); err != nil {
+		return err
+	}
 	s.Client, err = client.NewWithWatch(cfg, client.Options{Scheme: scheme, Mapper: s.mapper})
 	return err
 }
@@ -192,6 +197,11 @@ func (s *Stack) install(ctx context.Context) error {
 		return err
 	}
 	if err := s.Apply(ctx, objects...); err != nil {
+		return err
+	}
+	// The garbage collector looks for new kinds every 30 seconds, and until then does
+	// not know that an Anchor can be an owner. A restart tells it at once.
+	if err := s.Plane.Do(ctx, "restart kube-controller-manager"); err != nil {
 		return err
 	}
 	if s.o.FaultyWebhook {
@@ -239,7 +249,7 @@ func (s *Stack) kubeconfig(ctx context.Context, account string, faults *Faults) 
 	}
 	cluster := &clientcmdapi.Cluster{Server: cfg.Host, CertificateAuthorityData: cfg.CAData}
 	if faults != nil {
-		cluster = &clientcmdapi.Cluster{Server: faults.url()}
+		cluster = faults.cluster()
 	}
 	path := filepath.Join(s.Dir, account+".kubeconfig")
 	err = clientcmd.WriteToFile(clientcmdapi.Config{
@@ -277,8 +287,26 @@ func (s *Stack) start(ctx context.Context, kind, account string, faults *Faults,
 	return p, nil
 }
 
-// StartWebhook starts one more belay-webhook and waits until it is ready.
+// StartWebhook starts one more belay-webhook, waits until it is ready and lets it
+// take part in the traffic.
 func (s *Stack) StartWebhook(ctx context.Context) (*Process, error) {
+	p, err := s.LaunchWebhook(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.webhooks = append(s.webhooks, p)
+	s.mu.Unlock()
+	if err := p.ready(ctx); err != nil {
+		return nil, err
+	}
+	s.route(false)
+	return p, nil
+}
+
+// LaunchWebhook starts a belay-webhook and leaves it alone: it gets no traffic, and
+// Stop does not know it.
+func (s *Stack) LaunchWebhook(ctx context.Context) (*Process, error) {
 	var port int
 	p, err := s.start(ctx, "webhook", WebhookAccount, s.WebhookFaults, func(ports []int) []string {
 		port = ports[2]
@@ -288,13 +316,6 @@ func (s *Stack) StartWebhook(ctx context.Context) (*Process, error) {
 		return nil, err
 	}
 	p.Port = port
-	s.mu.Lock()
-	s.webhooks = append(s.webhooks, p)
-	s.mu.Unlock()
-	if err := p.ready(ctx); err != nil {
-		return nil, err
-	}
-	s.route(false)
 	return p, nil
 }
 

@@ -1,0 +1,124 @@
+package owned
+
+import (
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/belay-dev/belay/test/fixtures/spur"
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+)
+
+// Spur's Pods and Service belong to the SpurJob that carries their job id. With two
+// such SpurJobs belay does not guess: it warns, and leaves an event.
+func TestSpur(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	if err := shared.ApplyPreset(ctx, "spur"); err != nil {
+		t.Fatal(err)
+	}
+	waitCondition(t, shared, "spur", v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonUnknownKind, "SpurJob")
+
+	// The CRD comes later, as when Spur is installed after belay.
+	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(spur.CRD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd := &unstructured.Unstructured{Object: raw}
+	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	delete(crd.Object, "status")
+	if err := shared.Apply(ctx, crd); err != nil {
+		t.Fatal(err)
+	}
+	if err := shared.WaitPolicy(ctx, "spur"); err != nil {
+		t.Fatal(err)
+	}
+	// The node is there, or the pod garbage collector would take the pods.
+	if _, err := shared.Kube.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = shared.Kube.CoreV1().Nodes().Delete(testContext(t), "node-a", metav1.DeleteOptions{}) })
+
+	ns := namespace(ctx, t, shared, v1alpha1.ModeEnforce)
+	kube, w := warned(t, shared)
+	sj := spur.SpurJob(ns, "train", "7")
+	if err := shared.Client.Create(ctx, sj); err != nil {
+		t.Fatal(err)
+	}
+	svc, err := kube.CoreV1().Services(ns).Create(ctx, spur.Service(ns, "7"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod, err := kube.CoreV1().Pods(ns).Create(ctx, spur.Pod(ns, "7", "node-a"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	yes := true
+	want := metav1.OwnerReference{APIVersion: "spur.amd.com/v1alpha1", Kind: "SpurJob", Name: "train", UID: sj.GetUID(), Controller: &yes}
+	for _, o := range []metav1.Object{svc, pod} {
+		refs := o.GetOwnerReferences()
+		if len(refs) != 1 || refs[0].UID != want.UID || refs[0].Kind != want.Kind || refs[0].Name != want.Name || refs[0].Controller == nil || !*refs[0].Controller || refs[0].BlockOwnerDeletion != nil {
+			t.Errorf("%s is owned by %+v, want %+v", o.GetName(), refs, want)
+		}
+	}
+	if all := w.take(); len(all) > 0 {
+		t.Errorf("warnings %q", all)
+	}
+
+	// Another SpurJob with the same id: a controller that lost its state.
+	other := spur.SpurJob(ns, "a-second", "7")
+	if err := shared.Client.Create(ctx, other); err != nil {
+		t.Fatal(err)
+	}
+	if err := kube.CoreV1().Services(ns).Delete(ctx, svc.Name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	svc, err = kube.CoreV1().Services(ns).Create(ctx, spur.Service(ns, "7"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(svc.OwnerReferences) > 0 {
+		t.Errorf("belay guessed: %+v", svc.OwnerReferences)
+	}
+	w.must(t, "belay: ", "does not guess", `"a-second"`, `"train"`)
+	waitEvent(ctx, t, shared, ns, other.GetUID(), v1alpha1.ReasonAmbiguous)
+
+	// A Pod that comes before its SpurJob has the label waits behind an Anchor, and
+	// is owned when the label comes.
+	early, err := kube.CoreV1().Pods(ns).Create(ctx, spur.Pod(ns, "8", "node-a"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := anchorOf(ctx, t, shared, early)
+	if a.Spec.Owner.MatchLabels[spur.JobIDLabel] != "8" || !strings.HasPrefix(a.Name, "spurjob-") {
+		t.Errorf("anchor %s waits for %+v", a.Name, a.Spec.Owner)
+	}
+	late := spur.SpurJob(ns, "late", "")
+	if err := shared.Client.Create(ctx, late); err != nil {
+		t.Fatal(err)
+	}
+	late.SetLabels(map[string]string{spur.JobIDLabel: "8"})
+	if err := shared.Client.Update(ctx, late); err != nil {
+		t.Fatal(err)
+	}
+	waitBound(ctx, t, shared, a, late.GetUID())
+
+	// The SpurJob goes, and all that is its goes with it, though the operator's own
+	// deletes were swallowed.
+	if err := shared.Client.Delete(ctx, late); err != nil {
+		t.Fatal(err)
+	}
+	eventually(ctx, t, "the pod is on its way out", func() error {
+		p, err := kube.CoreV1().Pods(ns).Get(ctx, early.Name, metav1.GetOptions{})
+		if err == nil && p.DeletionTimestamp != nil {
+			return nil // no kubelet confirms it here
+		}
+		return mustBeNotFound(err)
+	})
+}
