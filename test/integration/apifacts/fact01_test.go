@@ -39,7 +39,7 @@ func TestFact01_UIDAtValidatingCreateMayNeverExist(t *testing.T) {
 	winner := f.createConfigMap(t, metav1.ObjectMeta{Name: "one"})
 	validating := f.validating(t, hookSpec{on: onConfigMaps(create)})
 
-	_, err := f.configMaps().Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{})
+	_, err := f.configMaps().Create(t.Context(), configMap(metav1.ObjectMeta{Name: "one"}), metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		t.Fatalf("the second create ended with %v; want AlreadyExists", err)
 	}

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -46,7 +45,7 @@ func TestFact02_WebhookFillsTheNameOfGenerateName(t *testing.T) {
 					t.Errorf("the webhook was shown the names %q and %q; want none", got, r.Name)
 				}
 			}
-			_, err := f.configMaps().Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "prefix-"}}, metav1.CreateOptions{})
+			_, err := f.configMaps().Create(t.Context(), configMap(metav1.ObjectMeta{GenerateName: "prefix-"}), metav1.CreateOptions{})
 			if code(err) != http.StatusConflict || apierrors.ReasonForError(err) != tc.reason || !strings.Contains(err.Error(), tc.message) {
 				t.Errorf("the collision says %d %s %v; want %d %s %q", code(err), apierrors.ReasonForError(err), err, http.StatusConflict, tc.reason, tc.message)
 			}
@@ -82,7 +81,7 @@ func TestFact02_AlreadyExistsOfTheValidatingPhaseIsRetried(t *testing.T) {
 				return &response{Result: &metav1.Status{Code: http.StatusConflict, Reason: metav1.StatusReasonAlreadyExists, Message: "no"}}
 			}})
 
-			_, err := f.configMaps().Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "prefix-"}}, metav1.CreateOptions{})
+			_, err := f.configMaps().Create(t.Context(), configMap(metav1.ObjectMeta{GenerateName: "prefix-"}), metav1.CreateOptions{})
 			if !apierrors.IsAlreadyExists(err) {
 				t.Errorf("the create ended with %v; want AlreadyExists", err)
 			}
@@ -148,18 +147,25 @@ func TestFact02_ApplyCreateWithChangedNameIsStoredUnderAnother(t *testing.T) {
 	}
 }
 
-// Fact 2: never change a name that the request carries. A POST does what the
-// webhook says, an update is refused.
-func TestFact02_ChangedNameOfPostAndUpdate(t *testing.T) {
+// Fact 2: never change a name that the request carries. A plain create is stored
+// under the changed name; an update is refused.
+func TestFact02_ChangedNameOfCreateAndUpdate(t *testing.T) {
 	f := setUp(t, usual)
-	f.mutating(t, hookSpec{on: onConfigMaps(create, update), answer: func(*request) *response {
+	f.mutating(t, hookSpec{on: onConfigMaps(create, update), answer: func(r *request) *response {
+		if r.Operation == "UPDATE" {
+			return patch(operation{"replace", "/metadata/name", "third"})
+		}
 		return patch(operation{"replace", "/metadata/name", "says"})
 	}})
-	if got := f.createConfigMap(t, metav1.ObjectMeta{Name: "asked"}).Name; got != "says" {
-		t.Errorf("the answer has the name %q; want %q", got, "says")
+	made := f.createConfigMap(t, metav1.ObjectMeta{Name: "asked"})
+	if made.Name != "says" {
+		t.Errorf("the answer has the name %q; want %q", made.Name, "says")
 	}
 	if _, err := f.configMaps().Get(t.Context(), "asked", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("reading it by the name that was asked for ended with %v; want NotFound", err)
+	}
+	if _, err := f.configMaps().Update(t.Context(), made, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) {
+		t.Errorf("updating it ended with %v; want Invalid", err)
 	}
 	if err := f.configMaps().Delete(t.Context(), "says", metav1.DeleteOptions{}); err != nil {
 		t.Errorf("deleting it by the name that it says: %v", err)

@@ -44,17 +44,18 @@ func TestFact03_DenialReachesTheUserAsItIs(t *testing.T) {
 		} {
 			t.Run(name+", "+phase, func(t *testing.T) {
 				f := setUp(t, usual)
-				tc.denial.Message = "wait for the other"
+				denial := tc.denial.DeepCopy()
+				denial.Message = "wait for the other"
 				h := register(f, t, hookSpec{on: onConfigMaps(create), answer: func(*request) *response {
-					return &response{Result: tc.denial.DeepCopy(), Warnings: []string{"first", "second"}}
+					return &response{Result: denial.DeepCopy(), Warnings: []string{"first", "second"}}
 				}})
 
 				answer, body := f.send(t, http.MethodPost, f.configMapPath(""), "application/json", configMapJSON("one"))
 
-				want := tc.denial
+				want := *denial
 				want.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
 				want.Status = metav1.StatusFailure
-				want.Message = `admission webhook "` + h.name + `" denied the request: ` + tc.denial.Message
+				want.Message = `admission webhook "` + h.name + `" denied the request: ` + denial.Message
 				if tc.code != 0 {
 					want.Code = int32(tc.code)
 				}

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
@@ -63,7 +62,7 @@ func TestFact04_ClientGoRetriesWhatCarriesRetryAfter(t *testing.T) {
 			}})
 			client, count := f.countingClient(t)
 
-			_, err := client.CoreV1().ConfigMaps(f.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{})
+			_, err := client.CoreV1().ConfigMaps(f.namespace).Create(t.Context(), configMap(metav1.ObjectMeta{Name: "one"}), metav1.CreateOptions{})
 			if got := count.Load(); got != tc.want {
 				t.Errorf("the client sent %d requests; want %d", got, tc.want)
 			}
@@ -86,7 +85,7 @@ func TestFact04_ClientGoWaitsTransparently(t *testing.T) {
 		return nil
 	}})
 	client, count := f.countingClient(t)
-	if _, err := client.CoreV1().ConfigMaps(f.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().ConfigMaps(f.namespace).Create(t.Context(), configMap(metav1.ObjectMeta{Name: "one"}), metav1.CreateOptions{}); err != nil {
 		t.Errorf("the caller got %v", err)
 	}
 	if got := count.Load(); got != 3 {

@@ -119,7 +119,7 @@ func TestFact12_StorageKeyIsTheOnlyMutualExclusion(t *testing.T) {
 	codes := make(chan int32, racers)
 	for range racers {
 		go func() {
-			_, err := f.configMaps().Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "one"}}, metav1.CreateOptions{})
+			_, err := f.configMaps().Create(t.Context(), configMap(metav1.ObjectMeta{Name: "one"}), metav1.CreateOptions{})
 			codes <- code(err)
 		}()
 	}

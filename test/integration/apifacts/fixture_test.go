@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
-	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,6 +53,7 @@ func setUp(t *testing.T, s *sharedPlane) *fixture {
 	}
 	t.Parallel()
 	f := &fixture{config: s.start(t).Config()}
+	f.config.WarningHandler = rest.NoWarnings{}
 	var err error
 	if f.admin, err = kubernetes.NewForConfig(f.config); err != nil {
 		t.Fatal(err)
@@ -94,12 +96,14 @@ func (f *fixture) jobs() batchclient.JobInterface { return f.admin.BatchV1().Job
 // createConfigMap creates a ConfigMap that has to succeed.
 func (f *fixture) createConfigMap(t *testing.T, meta metav1.ObjectMeta) *corev1.ConfigMap {
 	t.Helper()
-	made, err := f.configMaps().Create(t.Context(), &corev1.ConfigMap{ObjectMeta: meta}, metav1.CreateOptions{})
+	made, err := f.configMaps().Create(t.Context(), configMap(meta), metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return made
 }
+
+func configMap(meta metav1.ObjectMeta) *corev1.ConfigMap { return &corev1.ConfigMap{ObjectMeta: meta} }
 
 // createJob creates a suspended Job that has to succeed.
 func (f *fixture) createJob(t *testing.T, meta metav1.ObjectMeta) *batchv1.Job {
@@ -215,10 +219,10 @@ func (f *fixture) user(t *testing.T, name string, rights ...rbacv1.PolicyRule) *
 	}
 	eventually(t, "the rights of "+name+" are known", func(ctx context.Context) (bool, error) {
 		last := rights[len(rights)-1]
-		resource, subresource, _ := bytes.Cut([]byte(last.Resources[0]), []byte("/"))
+		resource, subresource, _ := strings.Cut(last.Resources[0], "/")
 		review, err := f.admin.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{User: name, ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Namespace: f.namespace, Verb: last.Verbs[0], Group: last.APIGroups[0], Resource: string(resource), Subresource: string(subresource),
+				Namespace: f.namespace, Verb: last.Verbs[0], Group: last.APIGroups[0], Resource: resource, Subresource: subresource,
 			}},
 		}, metav1.CreateOptions{})
 		return err == nil && review.Status.Allowed, err
@@ -243,7 +247,7 @@ func code(err error) int32 {
 	if err == nil {
 		return http.StatusOK
 	}
-	status, ok := err.(apierrors.APIStatus) //nolint:errorlint // client-go never wraps it
+	status, ok := errors.AsType[*apierrors.StatusError](err)
 	if !ok {
 		return 0
 	}
@@ -340,8 +344,4 @@ func (f *fixture) widget(t *testing.T, name string) *unstructured.Unstructured {
 		t.Fatal(err)
 	}
 	return out
-}
-
-func without(list []string, item string) []string {
-	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return s == item })
 }

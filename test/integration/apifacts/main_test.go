@@ -3,6 +3,7 @@ package apifacts
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"sync"
@@ -17,14 +18,21 @@ import (
 var (
 	// usual runs all the time, with all its controllers.
 	usual = &sharedPlane{}
-	// strict checks who sets owner references. Its controllers can be paused, so
-	// tests that need them to run belong to the usual one.
+	// strict checks who sets owner references. Its controllers can be halted, so
+	// tests that need them all the time belong to the usual one.
 	strict = &sharedPlane{options: plane.Options{EnforceOwnerReferences: true}}
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) {
+	os.Exit(run(m)) //nolint:forbidigo // a control plane that does not stop has to fail the package
+}
 
 func run(m *testing.M) int {
+	// The tests wait for servers more than they compute. -parallel has the last word.
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	code := m.Run()
 	if err := errors.Join(usual.stop(), strict.stop()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -41,7 +49,7 @@ type sharedPlane struct {
 	widgets error // creating the custom resource
 	err     error
 
-	pausing sync.Mutex // held by the test that has paused the controllers
+	halting sync.Mutex // held by the test that has halted the controllers
 }
 
 func (s *sharedPlane) start(t *testing.T) *plane.Plane {
@@ -69,19 +77,32 @@ func (s *sharedPlane) stop() error {
 
 // pauseControllers stops garbage collector, Job controller and all others where
 // they are. They go on with the returned function, or else with the end of the
-// test.
+// test, and see then what happened meanwhile, step by step.
 func (s *sharedPlane) pauseControllers(t *testing.T) (resume func()) {
 	t.Helper()
-	s.pausing.Lock()
-	resume = sync.OnceFunc(func() {
-		defer s.pausing.Unlock()
-		if err := s.plane.Do(context.WithoutCancel(t.Context()), "resume kube-controller-manager"); err != nil {
-			t.Errorf("resuming the controllers: %v", err)
-		}
-	})
-	t.Cleanup(resume)
-	if err := s.plane.Do(t.Context(), "pause kube-controller-manager"); err != nil {
+	return s.halt(t, "pause", "resume")
+}
+
+// stopControllers ends them. Those that start again see only what came out.
+func (s *sharedPlane) stopControllers(t *testing.T) (start func()) {
+	t.Helper()
+	return s.halt(t, "stop", "start")
+}
+
+func (s *sharedPlane) halt(t *testing.T, off, on string) (goOn func()) {
+	t.Helper()
+	const controllers = " kube-controller-manager"
+	s.halting.Lock()
+	if err := s.plane.Do(t.Context(), off+controllers); err != nil {
+		s.halting.Unlock()
 		t.Fatal(err)
 	}
-	return resume
+	goOn = sync.OnceFunc(func() {
+		defer s.halting.Unlock()
+		if err := s.plane.Do(context.WithoutCancel(t.Context()), on+controllers); err != nil {
+			t.Errorf("the controllers do not go on: %v", err)
+		}
+	})
+	t.Cleanup(goOn)
+	return goOn
 }
