@@ -12,6 +12,7 @@ import (
 	"github.com/cert-manager/cert-manager/pkg/server/tls/authority"
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -102,11 +103,6 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if source != nil {
-		if err := mgr.Add(source); err != nil {
-			return fmt.Errorf("adding the certificate source: %w", err)
-		}
-	}
 	cached, policies, err := o.stores(ctx, mgr)
 	if err != nil {
 		return err
@@ -133,10 +129,35 @@ func (o *webhookOptions) run(ctx context.Context) error {
 		return err
 	}
 	log.Info("starting belay-webhook", "listen", o.listen, "namespace", o.namespace)
-	if err := mgr.Start(ctx); err != nil {
+	if err := serve(ctx, log, mgr, source, cached); err != nil {
 		return fmt.Errorf("belay-webhook stopped: %w", err)
 	}
 	return nil
+}
+
+// serve runs the manager, and the certificate source beside it: a manager starts
+// what it is given only when its caches are synced, and until then there would be
+// no certificate, hence no answer.
+func serve(ctx context.Context, log logr.Logger, mgr manager.Manager, source *servertls.DynamicSource, g *gate) error {
+	core, ctx := errgroup.WithContext(logr.NewContext(ctx, log))
+	core.Go(func() error { return mgr.Start(ctx) })
+	if source != nil {
+		core.Go(func() error { return source.Start(ctx) })
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- core.Wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	if !g.synced.Load() {
+		// A manager whose caches are not synced does not hear the signal: it waits for
+		// them first. There is no traffic yet that would have to be drained.
+		log.Info("stopping before the caches were synced")
+		return nil
+	}
+	return <-ended
 }
 
 // certificateRetry is how often a certificate is asked for until there is one: at

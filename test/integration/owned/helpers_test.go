@@ -327,3 +327,11 @@ func decisions(t *testing.T, s *stack.Stack, reason string) float64 {
 func storageClass(name string) *storagev1.StorageClass {
 	return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "example.com/none"}
 }
+
+// suspended is a Job that gets no Pods.
+func suspended(ns, name string) *batchv1.Job {
+	j := otf.Job(ns, name, "job-1")
+	yes := true
+	j.Spec.Suspend = &yes
+	return j
+}

@@ -15,9 +15,18 @@ import (
 // or restart servers start their own.
 var shared *stack.Stack
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
+func TestMain(m *testing.M) {
+	if socket := os.Getenv(inIPv6OnlyEnv); socket != "" {
+		if err := inIPv6Only(socket); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(runAll(m))
+}
 
-func run(m *testing.M) int {
+func runAll(m *testing.M) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
 	defer cancel()
 	var err error

@@ -3,8 +3,10 @@ package owned
 import (
 	"context"
 	"errors"
-	"fmt"
+	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -280,28 +282,30 @@ func restart(ctx context.Context, t *testing.T, s *stack.Stack) {
 	}
 }
 
-// withoutIPv4 starts the binary in a network namespace that has IPv6 only.
+// withoutIPv4 runs belay-webhook in a network namespace that has IPv6 only, and
+// reaches each of its listeners there. The API server is brought in through a
+// Unix socket, which network namespaces share: see inIPv6Only.
 func withoutIPv4(t *testing.T, s *stack.Stack) {
 	if out, err := exec.Command("unshare", "--net", "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
 		t.Skipf("no network namespace can be made here (it takes root and iproute2): %v %s", err, out)
 	}
 	ctx := testContext(t)
-	w := s.Webhooks()[0]
-	// The process never reaches an API server there, and does not have to: what is
-	// asked is whether its listeners can be reached over ::1 alone.
-	script := fmt.Sprintf(`set -e
-ip link set lo up
-ip -4 addr flush dev lo
-%s --kubeconfig=%s/belay-webhook.kubeconfig --health-probe-bind-address=:18081 --metrics-bind-address=0 --listen=:19443 >/dev/null 2>&1 &
-pid=$!
-trap 'kill $pid' EXIT
-for i in $(seq 100); do
-  if bash -c 'exec 3<>/dev/tcp/::1/18081 && printf "GET /livez HTTP/1.0\r\n\r\n" >&3 && head -1 <&3' 2>/dev/null | grep -q 200; then echo reachable; exit 0; fi
-  sleep 0.1
-done
-exit 1`, w.Binary(), s.Dir)
-	out, err := exec.CommandContext(ctx, "unshare", "--net", "bash", "-c", script).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "reachable") {
+	socket := filepath.Join(t.TempDir(), "api")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go forward(l, "tcp", strings.TrimPrefix(s.Plane.Server(), "https://"))
+
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, "unshare", "--net", "--kill-child", self)
+	cmd.Env = append(os.Environ(), inIPv6OnlyEnv+"="+socket, "BELAY_TEST_BINARY="+s.Webhooks()[0].Binary(), "BELAY_TEST_KUBECONFIG="+filepath.Join(s.Dir, "belay-webhook.kubeconfig"))
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "all listeners reached") {
 		t.Errorf("%v: %s", err, out)
 	}
 }

@@ -304,11 +304,7 @@ func (r *Reconciler) write(ctx context.Context, log logr.Logger, obj client.Obje
 	if exists && !changed && !dressed {
 		return 0, nil
 	}
-	d, ok := r.dampers[kind]
-	if !ok {
-		d = &damper{}
-		r.dampers[kind] = d
-	}
+	d := r.damper(kind, exists)
 	content, err := json.Marshal(want)
 	if err != nil {
 		return 0, fmt.Errorf("encoding %s: %w", kind, err)
@@ -331,6 +327,18 @@ func (r *Reconciler) write(ctx context.Context, log logr.Logger, obj client.Obje
 	metrics.RegistrationWrites.WithLabelValues(kind, "ok").Inc()
 	log.Info("registration written", "kind", kind, "entries", len(merged.entries))
 	return 0, nil
+}
+
+// damper is the one for a kind of configuration. Creating one that somebody deleted
+// is counted apart from repairing one that somebody changes.
+func (r *Reconciler) damper(kind string, exists bool) *damper {
+	key := fmt.Sprintf("%s/%t", kind, exists)
+	d, ok := r.dampers[key]
+	if !ok {
+		d = &damper{}
+		r.dampers[key] = d
+	}
+	return d
 }
 
 // dress sets what the configuration carries beside its entries: its labels, the

@@ -1,0 +1,119 @@
+package owned
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// inIPv6OnlyEnv makes the test binary play the part of inIPv6Only; its value is
+// the Unix socket that leads to the API server.
+const inIPv6OnlyEnv = "BELAY_TEST_IPV6_ONLY"
+
+// inIPv6Only runs in a network namespace of its own: it takes IPv4 away, starts
+// belay-webhook with listeners on ":port", and reaches them over ::1.
+func inIPv6Only(socket string) error {
+	for _, args := range [][]string{{"link", "set", "lo", "up"}, {"-4", "addr", "flush", "dev", "lo"}} {
+		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %v: %w %s", args, err, out)
+		}
+	}
+	if c, err := net.Dial("tcp", "127.0.0.1:1"); err == nil || c != nil {
+		return errors.New("there is IPv4 still")
+	}
+	l, err := net.Listen("tcp", "[::1]:16443")
+	if err != nil {
+		return err
+	}
+	go forward(l, "unix", socket)
+	cfg, err := clientcmd.LoadFromFile(os.Getenv("BELAY_TEST_KUBECONFIG"))
+	if err != nil {
+		return err
+	}
+	for _, c := range cfg.Clusters {
+		c.Server, c.TLSServerName = "https://[::1]:16443", "localhost"
+	}
+	kubeconfig := socket + ".kubeconfig"
+	if err := clientcmd.WriteToFile(*cfg, kubeconfig); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Getenv("BELAY_TEST_BINARY"), "--kubeconfig="+kubeconfig, "--dns-names=localhost",
+		"--listen=:19443", "--health-probe-bind-address=:18081", "--metrics-bind-address=[::1]:18080")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	for _, url := range []string{"http://[::1]:18081/readyz", "http://[::1]:18080/metrics"} {
+		if err := get(ctx, url); err != nil {
+			return err
+		}
+	}
+	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} // what is asked is only whether somebody listens
+	c, err := d.DialContext(ctx, "tcp", "[::1]:19443")
+	if err != nil {
+		return err
+	}
+	fmt.Println("all listeners reached")
+	return c.Close()
+}
+
+func get(ctx context.Context, url string) error {
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+		if err != nil {
+			return err
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err == nil {
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+			err = errors.New(resp.Status)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", url, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// forward passes every connection of a listener on to an address, until the
+// listener is closed.
+func forward(l net.Listener, network, address string) {
+	for {
+		in, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer func() { _ = in.Close() }()
+			out, err := net.Dial(network, address)
+			if err != nil {
+				return
+			}
+			defer func() { _ = out.Close() }()
+			go func() {
+				_, _ = io.Copy(out, in)
+				_ = out.Close()
+			}()
+			_, _ = io.Copy(in, out)
+		}()
+	}
+}
