@@ -24,7 +24,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(run(m)) //nolint:forbidigo // a control plane that does not stop has to fail the package
+	os.Exit(run(m))
 }
 
 func run(m *testing.M) int {

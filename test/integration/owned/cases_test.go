@@ -102,7 +102,7 @@ func TestO03_AnOwnerInAnotherNamespaceIsDenied(t *testing.T) {
 		}
 	}
 	_, err := shared.Kube.CoreV1().ConfigMaps(ns).Create(ctx, configMap(ns, "c", "batch/v1/Job/"+other+"/x"), metav1.CreateOptions{})
-	status, ok := err.(apierrors.APIStatus) //nolint:errorlint // the client returns it unwrapped
+	status, ok := err.(apierrors.APIStatus)
 	if !ok || status.Status().Details == nil || len(status.Status().Details.Causes) != 1 || status.Status().Details.Causes[0].Type != "belay.dev/OwnerInOtherNamespace" {
 		t.Errorf("no machine-readable cause: %+v", err)
 	}

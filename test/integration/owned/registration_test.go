@@ -54,7 +54,7 @@ func TestRegistration(t *testing.T) {
 		{"drift is repaired", driftIsRepaired},
 		{"P05 another writer's selectors and CA are kept", otherWriters},
 		{"P05 a writer who undoes a repair is not fought", noFight},
-		{"P13 all listeners work without IPv4", withoutIPv4},
+		{"P13 all listeners are reached over IPv6", overIPv6},
 		{"P03 without belay's namespace nothing is in the way", uninstalled},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(t, s) })
@@ -282,10 +282,10 @@ func restart(ctx context.Context, t *testing.T, s *stack.Stack) {
 	}
 }
 
-// withoutIPv4 runs belay-webhook in a network namespace that has IPv6 only, and
+// overIPv6 runs belay-webhook in a network namespace without IPv4, and
 // reaches each of its listeners there. The API server is brought in through a
 // Unix socket, which network namespaces share: see inIPv6Only.
-func withoutIPv4(t *testing.T, s *stack.Stack) {
+func overIPv6(t *testing.T, s *stack.Stack) {
 	if out, err := exec.Command("unshare", "--net", "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
 		t.Skipf("no network namespace can be made here (it takes root and iproute2): %v %s", err, out)
 	}

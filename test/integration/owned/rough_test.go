@@ -431,7 +431,7 @@ func etcdPauses(t *testing.T, s *stack.Stack) {
 	}
 	resumed := make(chan error, 1)
 	go func() {
-		time.Sleep(4 * time.Second) // longer than timeoutSeconds: the fault itself, not a wait for a result
+		<-time.After(4 * time.Second) // longer than timeoutSeconds: the fault itself, not a wait for a result
 		resumed <- s.Plane.Do(ctx, "resume etcd")
 	}()
 	sec, err := kube.CoreV1().Secrets(ns).Create(ctx, otf.Secret(ns, "run-1", "job-1", "s3cret"), metav1.CreateOptions{})

@@ -47,7 +47,7 @@ func TestSpur(t *testing.T) {
 
 	ns := namespace(ctx, t, shared, v1alpha1.ModeEnforce)
 	kube, w := warned(t, shared)
-	sj := spur.SpurJob(ns, "train", "7")
+	sj := spur.Job(ns, "train", "7")
 	if err := shared.Client.Create(ctx, sj); err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestSpur(t *testing.T) {
 	}
 
 	// Another SpurJob with the same id: a controller that lost its state.
-	other := spur.SpurJob(ns, "a-second", "7")
+	other := spur.Job(ns, "a-second", "7")
 	if err := shared.Client.Create(ctx, other); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestSpur(t *testing.T) {
 	if a.Spec.Owner.MatchLabels[spur.JobIDLabel] != "8" || !strings.HasPrefix(a.Name, "spurjob-") {
 		t.Errorf("anchor %s waits for %+v", a.Name, a.Spec.Owner)
 	}
-	late := spur.SpurJob(ns, "late", "")
+	late := spur.Job(ns, "late", "")
 	if err := shared.Client.Create(ctx, late); err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func start(t *testing.T, o Options) (*Plane, *kubernetes.Clientset) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		p.Stop() // tests that care call it before
+		_ = p.Stop() // tests that care call it before
 	})
 	client, err := kubernetes.NewForConfig(p.Config())
 	if err != nil {

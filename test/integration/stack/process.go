@@ -123,7 +123,6 @@ func (p *Process) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyBound)
 	defer cancel()
 	url := fmt.Sprintf("http://127.0.0.1:%d/readyz", p.ProbePort)
-	last := errors.New("no answer yet")
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 		if err != nil {
@@ -137,12 +136,11 @@ func (p *Process) ready(ctx context.Context) error {
 			}
 			err = errors.New(resp.Status)
 		}
-		last = errors.Join(err)
 		select {
 		case <-p.done:
 			return fmt.Errorf("%s ended before it was ready: %w; its log ends with:\n%s", p.Name, p.err, p.Tail(20))
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready (%w); its log ends with:\n%s", p.Name, last, p.Tail(20))
+			return fmt.Errorf("%s is not ready (%w); its log ends with:\n%s", p.Name, err, p.Tail(20))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

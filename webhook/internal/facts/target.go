@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -39,7 +39,7 @@ func (e OwnerExpression) Target(ctx context.Context, res v1alpha1.ResolvedResour
 			return failed(err)
 		case name == "":
 			return owner.Target{}
-		case len(name) > 253 || len(path.IsValidPathSegmentName(name)) > 0:
+		case len(name) > 253 || len(content.IsPathSegmentName(name)) > 0:
 			return failed(fmt.Errorf("spec.owner.name: gave %.100q, which is not a name", name))
 		}
 		w.Name = name

@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -63,7 +63,7 @@ func FromAnnotation(value string) Target {
 	if errs := validation.IsDNS1035Label(strings.ToLower(w.Kind)); len(errs) > 0 {
 		return bad("has an invalid kind")
 	}
-	if w.Name == "" || len(w.Name) > 253 || len(path.IsValidPathSegmentName(w.Name)) > 0 {
+	if w.Name == "" || len(w.Name) > 253 || len(content.IsPathSegmentName(w.Name)) > 0 {
 		return bad("has an invalid name")
 	}
 	return Target{Owner: w}

@@ -141,7 +141,7 @@ func checkRights(rights []rightFact) (verdict, bool) {
 	return verdict{reason: v1alpha1.ReasonMissingPermission, again: true, message: clip(fmt.Sprintf("%s; add a ClusterRole labelled %s: \"true\" with these rights, as the presets do", strings.Join(missing, "; "), AggregateLabel))}, true
 }
 
-// AggregateLabel, on a ClusterRole, adds its rules to what belay may read.
+// AggregateLabel is the label that, on a ClusterRole, adds its rules to what belay may read.
 const AggregateLabel = "rbac.belay.dev/aggregate-to-owner-reader"
 
 // forbidden says why a kind can never be a dependent.
