@@ -180,3 +180,35 @@ func TestADeletedPolicyIsNotInTheWay(t *testing.T) {
 		return nil
 	})
 }
+
+// A policy that passes belay's own checks, but that the API server refuses to
+// register, is alone in that: the others are registered as if it were not there.
+func TestARefusedRegistrationConcernsItsPolicyAlone(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	p := newPolicy("refused", func(s *v1alpha1.OwnerPolicySpec) {
+		// request has types in the API server, and no such field.
+		s.MatchConditions = []v1alpha1.MatchCondition{{Name: "x", Expression: `request.nonsense == "x"`}}
+	})
+	if err := shared.Client.Create(ctx, p); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = shared.Client.Delete(testContext(t), p) })
+	waitCondition(t, shared, p.Name, v1alpha1.ConditionRegistered, metav1.ConditionFalse, v1alpha1.ReasonWriteFailed, "matchConditions", "nonsense")
+	labels := policy(ctx, t, shared, "beside", nil)
+	ns := namespace(ctx, t, shared, v1alpha1.ModeEnforce)
+	anchorOf(ctx, t, shared, create(ctx, t, shared.Kube, secret(ns, "s", labels)))
+
+	// Broken later, its last entry stays.
+	labels = policy(ctx, t, shared, "broken-later", nil)
+	var q v1alpha1.OwnerPolicy
+	eventually(ctx, t, "the policy is broken", func() error {
+		if err := shared.Client.Get(ctx, client.ObjectKey{Name: "broken-later"}, &q); err != nil {
+			return err
+		}
+		q.Spec.MatchConditions = p.Spec.MatchConditions
+		return shared.Client.Update(ctx, &q)
+	})
+	waitCondition(t, shared, q.Name, v1alpha1.ConditionRegistered, metav1.ConditionFalse, v1alpha1.ReasonWriteFailed, "nonsense")
+	anchorOf(ctx, t, shared, create(ctx, t, shared.Kube, secret(ns, "t", labels)))
+}

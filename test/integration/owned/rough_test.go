@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -287,11 +288,11 @@ func denied(t *testing.T, s *stack.Stack) {
 	defer s.WebhookFaults.Set(nil)
 
 	// A client that does not retry sees the refusal as it is.
-	short, cancel := context.WithTimeout(ctx, 900*time.Millisecond)
-	defer cancel()
-	err := s.Client.Create(short, secret(ns, "denied", labels))
-	if err == nil {
-		t.Fatal("admitted")
+	err := s.Kube.CoreV1().RESTClient().Post().Namespace(ns).Resource("secrets").Body(secret(ns, "denied", labels)).MaxRetries(0).Do(ctx).Error()
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Code != http.StatusServiceUnavailable || status.Status().Details.RetryAfterSeconds != 1 ||
+		status.Status().Reason != metav1.StatusReasonServiceUnavailable || !strings.Contains(err.Error(), `policy "deny"`) {
+		t.Fatalf("got %v, want a 503 with Retry-After", err)
 	}
 	seen := s.WebhookFaults.Seen()
 	// An unmodified client waits and comes through when the trouble is over.

@@ -62,6 +62,9 @@ const (
 	ReasonNotAccepted = "NotAccepted"
 	// ReasonCertificateNotReady: there is no CA yet that the API server could trust.
 	ReasonCertificateNotReady = "CertificateNotReady"
+	// ReasonContested: another writer keeps undoing the registration, and belay does
+	// not fight.
+	ReasonContested = "Contested"
 	// ReasonWriteFailed: the webhook registration could not be written.
 	ReasonWriteFailed = "WriteFailed"
 )

@@ -172,7 +172,7 @@ type MatchCondition struct {
 	// name identifies the condition in the API server's messages and metrics.
 	// +required
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:MaxLength=48
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
 	Name string `json:"name"`
 	// expression is evaluated by the API server. It must not use namespaceObject,

@@ -206,8 +206,8 @@ func asValidating(w admissionregistrationv1.MutatingWebhook) admissionregistrati
 	}
 }
 
-// damper holds back a repair that somebody keeps undoing. The first two writes of
-// the same content go through at once: one is the change itself, one a repair.
+// damper holds back a repair that somebody keeps undoing. Only what was written
+// counts: a write that failed is tried again with the queue's back-off.
 type damper struct {
 	content string
 	writes  []time.Time
@@ -215,20 +215,28 @@ type damper struct {
 
 const (
 	// damperWindow and damperWrites: fewer than three writes in a minute against
-	// another writer (case P05, where such fights reached 14,000 generations).
+	// another writer (case P05, where such fights reached 14,000 generations). The
+	// first two go through at once: one is the change itself, one a repair.
 	damperWindow = time.Minute
 	damperWrites = 2
 )
 
-// allow reports whether the content may be written now, or how long to wait.
-func (d *damper) allow(content string, now time.Time) (bool, time.Duration) {
+// wait is how long the same content may not be written again; 0 for now.
+func (d *damper) wait(content string, now time.Time) time.Duration {
+	if content != d.content {
+		return 0
+	}
+	d.writes = slices.DeleteFunc(d.writes, func(t time.Time) bool { return now.Sub(t) >= damperWindow })
+	if len(d.writes) < damperWrites {
+		return 0
+	}
+	return damperWindow - now.Sub(d.writes[0])
+}
+
+// wrote notes a write.
+func (d *damper) wrote(content string, now time.Time) {
 	if content != d.content {
 		d.content, d.writes = content, nil
 	}
-	d.writes = slices.DeleteFunc(d.writes, func(t time.Time) bool { return now.Sub(t) >= damperWindow })
-	if len(d.writes) >= damperWrites {
-		return false, damperWindow - now.Sub(d.writes[0])
-	}
 	d.writes = append(d.writes, now)
-	return true, 0
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -132,7 +133,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	}
 	for i := range list.Items {
 		if p := &list.Items[i]; p.DeletionTimestamp == nil {
-			if err := r.report(ctx, p, outcome); err != nil {
+			if err := r.report(ctx, p, outcome.of(p.Name)); err != nil {
 				failures = append(failures, err)
 			}
 		}
@@ -236,10 +237,21 @@ func (r *Reconciler) right(ctx context.Context, account, verb string, res v1alph
 	return f
 }
 
-// outcome is what became of the registration, for all policies alike.
+// outcome is what became of the registration.
 type outcome struct {
 	reason, message string
 	err             error
+	// rejected are the entries that the API server refused, with what it said. They
+	// concern their own policies alone.
+	rejected map[string]string
+}
+
+// of is the outcome for one policy.
+func (o outcome) of(policy string) outcome {
+	if message, ok := o.rejected[policy+entryDomain]; ok {
+		return outcome{reason: v1alpha1.ReasonWriteFailed, message: clip(message)}
+	}
+	return o
 }
 
 // register brings both configurations to what the policies want. held is how long
@@ -257,12 +269,21 @@ func (r *Reconciler) register(ctx context.Context, log logr.Logger, policies []p
 	for _, e := range validating {
 		v = append(v, asMutating(e.validating(r.o.Endpoint)))
 	}
-	heldM, errM := r.write(ctx, log, &admissionregistrationv1.MutatingWebhookConfiguration{}, m, ca)
-	heldV, errV := r.write(ctx, log, &admissionregistrationv1.ValidatingWebhookConfiguration{}, v, ca)
-	if err := errors.Join(errM, errV); err != nil {
-		return 0, outcome{reason: v1alpha1.ReasonWriteFailed, message: clip(err.Error()), err: err}
+	wm := r.write(ctx, log, &admissionregistrationv1.MutatingWebhookConfiguration{}, m, ca)
+	wv := r.write(ctx, log, &admissionregistrationv1.ValidatingWebhookConfiguration{}, v, ca)
+	rejected := wv.rejected
+	if rejected == nil {
+		rejected = map[string]string{}
 	}
-	return max(heldM, heldV), outcome{reason: v1alpha1.ReasonRegistered, message: "the API server calls belay for this policy"}
+	maps.Copy(rejected, wm.rejected)
+	held = max(wm.held, wv.held)
+	switch err := errors.Join(wm.err, wv.err); {
+	case err != nil:
+		return 0, outcome{reason: v1alpha1.ReasonWriteFailed, message: clip(err.Error()), err: err}
+	case held > 0:
+		return held, outcome{reason: v1alpha1.ReasonContested, message: "another writer keeps changing the webhook configuration \"belay\"; it is repaired once a minute, find out who it is"}
+	}
+	return 0, outcome{reason: v1alpha1.ReasonRegistered, message: "the API server calls belay for this policy", rejected: rejected}
 }
 
 // ca is the CA that the API server must trust, or nil where cert-manager injects it.
@@ -281,8 +302,47 @@ func (r *Reconciler) ca(ctx context.Context) ([]byte, error) {
 	return ca, nil
 }
 
-// write creates or updates one configuration, if it is not as it should be.
-func (r *Reconciler) write(ctx context.Context, log logr.Logger, obj client.Object, want []admissionregistrationv1.MutatingWebhook, ca []byte) (time.Duration, error) {
+// written is what became of writing one configuration.
+type written struct {
+	held     time.Duration
+	rejected map[string]string
+	err      error
+}
+
+// write creates or updates one configuration, if it is not as it should be. An
+// entry that the API server refuses is left as it is live, or left out: one policy
+// must not keep the others from being registered.
+func (r *Reconciler) write(ctx context.Context, log logr.Logger, obj client.Object, want []admissionregistrationv1.MutatingWebhook, ca []byte) written {
+	rejected := map[string]string{}
+	for {
+		held, names, err := r.writeOnce(ctx, log, obj, want, ca)
+		if len(names) == 0 {
+			return written{held: held, rejected: rejected, err: err}
+		}
+		live := map[string]admissionregistrationv1.MutatingWebhook{}
+		for _, e := range configOf(obj).entries {
+			live[e.Name] = e
+		}
+		var rest []admissionregistrationv1.MutatingWebhook
+		for _, e := range want {
+			l, isLive := live[e.Name]
+			_, bad := names[e.Name]
+			_, again := rejected[e.Name] // what is live is refused as well: left out
+			switch {
+			case !bad:
+				rest = append(rest, e)
+			case isLive && !again:
+				rest = append(rest, l)
+			}
+		}
+		maps.Copy(rejected, names)
+		want = rest
+	}
+}
+
+// writeOnce tries once. When the API server refuses some of the entries it returns
+// their names; obj is then what is live.
+func (r *Reconciler) writeOnce(ctx context.Context, log logr.Logger, obj client.Object, want []admissionregistrationv1.MutatingWebhook, ca []byte) (time.Duration, map[string]string, error) {
 	kind := "MutatingWebhookConfiguration"
 	if _, ok := obj.(*admissionregistrationv1.ValidatingWebhookConfiguration); ok {
 		kind = "ValidatingWebhookConfiguration"
@@ -291,42 +351,66 @@ func (r *Reconciler) write(ctx context.Context, log logr.Logger, obj client.Obje
 	err := r.live.Get(ctx, client.ObjectKey{Name: ConfigurationName}, obj)
 	exists := err == nil
 	if err != nil && !apierrors.IsNotFound(err) {
-		return 0, fmt.Errorf("reading %s: %w", kind, err)
+		return 0, nil, fmt.Errorf("reading %s: %w", kind, err)
 	}
 	if !exists && len(want) == 0 {
-		return 0, nil
+		return 0, nil, nil
 	}
 	merged, changed := plan(configOf(obj), want, ca, time.Now())
 	dressed, err := r.dress(ctx, obj, exists)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	if exists && !changed && !dressed {
-		return 0, nil
+		return 0, nil, nil
 	}
 	d := r.damper(kind, exists)
 	content, err := json.Marshal(want)
 	if err != nil {
-		return 0, fmt.Errorf("encoding %s: %w", kind, err)
+		return 0, nil, fmt.Errorf("encoding %s: %w", kind, err)
 	}
-	if ok, wait := d.allow(string(content)+string(ca), time.Now()); !ok {
+	key := string(content) + string(ca)
+	if wait := d.wait(key, time.Now()); wait > 0 {
 		metrics.RegistrationWrites.WithLabelValues(kind, "held").Inc()
 		log.Info("another writer keeps changing the registration; repair held back", "kind", kind, "wait", wait.String())
-		return wait, nil
+		return wait, nil, nil
 	}
-	setConfig(obj, merged)
+	asked, ok := obj.DeepCopyObject().(client.Object)
+	if !ok {
+		return 0, nil, fmt.Errorf("writing %s: unexpected type", kind)
+	}
+	setConfig(asked, merged)
 	if exists {
-		err = r.client.Update(ctx, obj)
+		err = r.client.Update(ctx, asked)
 	} else {
-		err = r.client.Create(ctx, obj)
+		err = r.client.Create(ctx, asked)
 	}
 	if err != nil {
 		metrics.RegistrationWrites.WithLabelValues(kind, "error").Inc()
-		return 0, fmt.Errorf("writing %s: %w", kind, err)
+		err = fmt.Errorf("writing %s: %w", kind, err)
+		return 0, refusedEntries(err, merged.entries), err
 	}
+	d.wrote(key, time.Now())
 	metrics.RegistrationWrites.WithLabelValues(kind, "ok").Inc()
 	log.Info("registration written", "kind", kind, "entries", len(merged.entries))
-	return 0, nil
+	return 0, nil, nil
+}
+
+// refusedEntries reads from a refusal which entries are meant: its causes name the
+// fields, such as webhooks[3].matchConditions[0].expression.
+func refusedEntries(err error, entries []admissionregistrationv1.MutatingWebhook) map[string]string {
+	var status apierrors.APIStatus
+	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
+		return nil
+	}
+	out := map[string]string{}
+	for _, c := range status.Status().Details.Causes {
+		var i int
+		if n, err := fmt.Sscanf(c.Field, "webhooks[%d]", &i); n == 1 && err == nil && i >= 0 && i < len(entries) {
+			out[entries[i].Name] = fmt.Sprintf("the API server refuses the registration: %s: %s", c.Field, c.Message)
+		}
+	}
+	return out
 }
 
 // damper is the one for a kind of configuration. Creating one that somebody deleted
