@@ -26,10 +26,6 @@ FROM builder AS build-controller
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
     GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w" -o /belay-controller ./cmd/belay-controller
 
-FROM builder AS build-sidecar
-RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w" -o /belay-sidecar ./cmd/belay-sidecar
-
 # 65532 is "nonroot" of the base image; as a number it also satisfies runAsNonRoot.
 FROM gcr.io/distroless/static:nonroot AS base
 ARG VERSION=devel
@@ -38,10 +34,6 @@ LABEL org.opencontainers.image.title="belay" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.source="https://github.com/belay-dev/belay"
 USER 65532:65532
-
-FROM base AS sidecar
-COPY --from=build-sidecar /belay-sidecar /belay-sidecar
-ENTRYPOINT ["/belay-sidecar"]
 
 FROM base AS controller
 COPY --from=build-controller /belay-controller /belay-controller
