@@ -363,7 +363,7 @@ func TestEveryBanHasAReason(t *testing.T) {
 // has a place in one of these folders.
 var topLevel = []string{
 	".ci", ".dockerignore", ".editorconfig", ".gitignore", ".golangci.yaml",
-	"CONTRIBUTING.md", "Dockerfile", "LICENSE", "Makefile", "README.md", "SECURITY.md",
+	"CONTRIBUTING.md", "Dockerfile", "LICENSE", "Makefile", "README.md", "CHANGELOG.md", "SECURITY.md",
 	"cmd", "go.mod", "go.sum", "hack", "manifests", "sidecar", "test", "webhook",
 }
 
@@ -394,7 +394,7 @@ func strayTopLevel(paths []string) []string {
 
 func TestStrayTopLevel(t *testing.T) {
 	t.Parallel()
-	got := strayTopLevel([]string{"", "README.md", "webhook/doc.go", ".ci/run", "util/a.go", "util/b.go", "main.go"})
+	got := strayTopLevel([]string{"", "README.md", "CHANGELOG.md", "webhook/doc.go", ".ci/run", "util/a.go", "util/b.go", "main.go"})
 	if diff := cmp.Diff([]string{"util", "main.go"}, got); diff != "" {
 		t.Errorf("stray (-want +got):\n%s", diff)
 	}

@@ -55,7 +55,6 @@ func newFaults(cfg *rest.Config) (*Faults, error) {
 		Transport:     &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}},
 		FlushInterval: -1, // watches
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			println("PROXY", err.Error())
 			w.WriteHeader(http.StatusBadGateway)
 		},
 	}

@@ -91,8 +91,9 @@ type OwnerPolicySpec struct {
 
 	// whenUnresolved says what happens to a create when the owner cannot be found
 	// out, or the Anchor cannot be written, in time: Admit it without a reference,
-	// with a warning (a missing reference never fails a spawn); or Deny it with 503
-	// and Retry-After, which clients retry.
+	// with a warning (a missing reference never fails a spawn); or Deny it, with 503
+	// and Retry-After, which clients retry, or with 403 where a retry cannot help (an
+	// ambiguous owner, an unknown kind, an expression that fails).
 	// +optional
 	// +kubebuilder:default=Admit
 	WhenUnresolved UnresolvedAction `json:"whenUnresolved,omitempty"`
@@ -190,7 +191,7 @@ type UnresolvedAction string
 const (
 	// UnresolvedAdmit admits without a reference, and warns.
 	UnresolvedAdmit UnresolvedAction = "Admit"
-	// UnresolvedDeny denies with 503 and Retry-After.
+	// UnresolvedDeny denies: with 503 and Retry-After where a retry may help, else 403.
 	UnresolvedDeny UnresolvedAction = "Deny"
 )
 

@@ -94,6 +94,15 @@ func (h *Owner) Validate() http.Handler { return h.handler(phaseValidate, Valida
 
 func (h *Owner) handler(phase, path string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			// Outside of answer there is no policy yet, or the answer itself is at fault:
+			// the API server takes a 500 as a failed call, as its failure policy says.
+			if p := recover(); p != nil {
+				metrics.Panics.WithLabelValues("owner").Inc()
+				h.Log.Error(fmt.Errorf("panic: %v", p), "panic while serving", "phase", phase, "stack", string(debug.Stack()))
+				http.Error(w, "belay had an internal error; see its log", http.StatusInternalServerError)
+			}
+		}()
 		err := h.serve(w, r, phase, strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, path), "/"))
 		var he *httpError
 		switch {
@@ -218,6 +227,9 @@ func (h *Owner) answer(ctx context.Context, c *call) {
 	}
 	in, raw, ok := h.gather(ctx, c)
 	if !ok {
+		if c.mode == v1alpha1.ModeWarn {
+			c.decision = c.decision.AsWarning()
+		}
 		return
 	}
 	c.decision = h.decide(ctx, c, in)

@@ -41,7 +41,7 @@ var (
 	// Anchors counts what became of Anchors.
 	Anchors = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "belay_anchor_transitions_total",
-		Help: "What became of Anchors, by reason: Bound, Released, Expired, BindFailed, OwnerAmbiguous, OwnerLookupFailed.",
+		Help: "What became of Anchors, by reason: Bound, Released, OwnerOverdue, Expired, BindFailed, OwnerAmbiguous, OwnerLookupFailed.",
 	}, []string{"reason"})
 
 	// RegistrationWrites counts writes of the webhook registrations.

@@ -138,11 +138,13 @@ func unknownOwner(in Input, want Wanted, c Cause) Decision {
 }
 
 // unresolved is the one place where the policy's stance on what could not be
-// found out is applied.
+// found out is applied. A denial asks for a retry only where one may help.
 func unresolved(in Input, reason Reason, why string) Decision {
 	if in.Policy.WhenUnresolved == v1alpha1.UnresolvedDeny {
 		d := deny(reason, fmt.Sprintf("policy %q: %s cannot be given its owner: %s", in.Policy.Name, in.Request.describe(), why))
-		d.Code, d.RetryAfterSeconds = 503, 1
+		if reason == ReasonLookupFailed || reason == ReasonAnchorFailed {
+			d.Code, d.RetryAfterSeconds = 503, 1
+		}
 		return d
 	}
 	d := allow(reason, why)

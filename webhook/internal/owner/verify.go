@@ -15,15 +15,12 @@ func Verify(in Input) Decision {
 	if r.Operation != "CREATE" {
 		return allow(ReasonNotCreate, "only creates are looked at")
 	}
-	warnings, bad := lint(r, in.Policy, in.Facts.References, nil)
-	if bad != nil {
+	// Only a denial counts here: what is merely warned about, the mutating phase has
+	// warned about already.
+	if _, bad := lint(r, in.Policy, in.Facts.References, nil); bad != nil {
 		return *bad
 	}
 	d := verifyReference(in)
-	if in.Policy.ClientReferences == v1alpha1.LintDeny {
-		d.Warnings = append(warnings, d.Warnings...)
-	}
-	// With LintWarn the mutating phase has warned already.
 	if t.Owner == nil && t.Reason == "" {
 		d.Reason = ReasonNoOwner
 	}

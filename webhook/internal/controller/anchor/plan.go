@@ -114,7 +114,7 @@ func decideWaiting(o observed, now time.Time) plan {
 	expires := a.Spec.ExpiresAt.Time
 	created := a.CreationTimestamp.Time
 	if !now.Before(expires) {
-		message := fmt.Sprintf("%s did not come within %s; the Anchor is deleted, and the garbage collector takes what it holds", describe(a), expires.Sub(created))
+		message := fmt.Sprintf("%s did not come until %s; the Anchor is deleted, and the garbage collector takes what it holds", describe(a), expires.UTC().Format(time.RFC3339))
 		return plan{
 			expire:    true,
 			condition: condition(v1alpha1.ReasonExpired, message),

@@ -67,8 +67,42 @@ func plan(live config, want []admissionregistrationv1.MutatingWebhook, ca []byte
 			out.entries = append(out.entries, w)
 		}
 	}
-	changed = !equality.Semantic.DeepEqual(live.entries, out.entries) || !equality.Semantic.DeepEqual(live.applied, out.applied)
-	return out, changed
+	return out, differs(live, out)
+}
+
+func differs(a, b config) bool {
+	return !equality.Semantic.DeepEqual(a.entries, b.entries) || !equality.Semantic.DeepEqual(a.applied, b.applied)
+}
+
+// keepLive puts entries back to what is live, with what was noted of them, or leaves
+// them out where they are not live: the API server has refused what was planned.
+func keepLive(planned, live config, names map[string]string) config {
+	if len(names) == 0 {
+		return planned
+	}
+	out := config{applied: applied{}}
+	for name, s := range planned.applied {
+		if _, back := names[name]; !back {
+			out.applied[name] = s
+		}
+	}
+	old := map[string]admissionregistrationv1.MutatingWebhook{}
+	for _, e := range live.entries {
+		old[e.Name] = e
+	}
+	for _, e := range planned.entries {
+		l, isLive := old[e.Name]
+		switch _, back := names[e.Name]; {
+		case !back:
+			out.entries = append(out.entries, e)
+		case isLive:
+			out.entries = append(out.entries, l)
+			if s, ok := live.applied[e.Name]; ok {
+				out.applied[e.Name] = s
+			}
+		}
+	}
+	return out
 }
 
 // mergeSelector is what belay wants, and what another writer added to it.

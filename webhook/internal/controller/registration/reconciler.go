@@ -314,35 +314,25 @@ type written struct {
 // must not keep the others from being registered.
 func (r *Reconciler) write(ctx context.Context, log logr.Logger, obj client.Object, want []admissionregistrationv1.MutatingWebhook, ca []byte) written {
 	rejected := map[string]string{}
-	for {
-		held, names, err := r.writeOnce(ctx, log, obj, want, ca)
-		if len(names) == 0 {
-			return written{held: held, rejected: rejected, err: err}
-		}
-		live := map[string]admissionregistrationv1.MutatingWebhook{}
-		for _, e := range configOf(obj).entries {
-			live[e.Name] = e
-		}
-		var rest []admissionregistrationv1.MutatingWebhook
+	for range len(want) + 1 {
+		held, names, err := r.writeOnce(ctx, log, obj, want, rejected, ca)
+		before := len(rejected)
 		for _, e := range want {
-			l, isLive := live[e.Name]
-			_, bad := names[e.Name]
-			_, again := rejected[e.Name] // what is live is refused as well: left out
-			switch {
-			case !bad:
-				rest = append(rest, e)
-			case isLive && !again:
-				rest = append(rest, l)
+			if message, bad := names[e.Name]; bad {
+				rejected[e.Name] = message
 			}
 		}
-		maps.Copy(rejected, names)
-		want = rest
+		// No further entry of belay's own is at fault: written, or not to be mended here.
+		if len(rejected) == before {
+			return written{held: held, rejected: rejected, err: err}
+		}
 	}
+	return written{rejected: rejected, err: fmt.Errorf("the API server refuses each of the %d entries", len(want))}
 }
 
 // writeOnce tries once. When the API server refuses some of the entries it returns
 // their names; obj is then what is live.
-func (r *Reconciler) writeOnce(ctx context.Context, log logr.Logger, obj client.Object, want []admissionregistrationv1.MutatingWebhook, ca []byte) (time.Duration, map[string]string, error) {
+func (r *Reconciler) writeOnce(ctx context.Context, log logr.Logger, obj client.Object, want []admissionregistrationv1.MutatingWebhook, rejected map[string]string, ca []byte) (time.Duration, map[string]string, error) {
 	kind := "MutatingWebhookConfiguration"
 	if _, ok := obj.(*admissionregistrationv1.ValidatingWebhookConfiguration); ok {
 		kind = "ValidatingWebhookConfiguration"
@@ -353,10 +343,13 @@ func (r *Reconciler) writeOnce(ctx context.Context, log logr.Logger, obj client.
 	if err != nil && !apierrors.IsNotFound(err) {
 		return 0, nil, fmt.Errorf("reading %s: %w", kind, err)
 	}
-	if !exists && len(want) == 0 {
+	live := configOf(obj)
+	merged, _ := plan(live, want, ca, time.Now())
+	merged = keepLive(merged, live, rejected)
+	if !exists && len(merged.entries) == 0 {
 		return 0, nil, nil
 	}
-	merged, changed := plan(configOf(obj), want, ca, time.Now())
+	changed := differs(live, merged)
 	dressed, err := r.dress(ctx, obj, exists)
 	if err != nil {
 		return 0, nil, err
