@@ -2,6 +2,7 @@ package owned
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -132,4 +133,26 @@ func waitCondition(t *testing.T, s *stack.Stack, policy, kind string, status met
 		}
 		return nil
 	})
+}
+
+// The manifests can be applied again over an installed belay, without force, though
+// Kubernetes itself has filled in the rules of the aggregated role.
+func TestTheManifestsCanBeAppliedAgain(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	objects, err := stack.ReadManifests(filepath.Join(stack.Root(), "manifests", "base"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var role rbacv1.ClusterRole
+	if err := shared.Client.Get(ctx, client.ObjectKey{Name: "belay-owner-reader"}, &role); err != nil || len(role.Rules) == 0 {
+		t.Fatalf("the role is not aggregated: %+v, %v", role.Rules, err)
+	}
+	if err := shared.Apply(ctx, objects...); err != nil {
+		t.Fatal(err)
+	}
+	var after rbacv1.ClusterRole
+	if err := shared.Client.Get(ctx, client.ObjectKey{Name: "belay-owner-reader"}, &after); err != nil || len(after.Rules) < len(role.Rules) {
+		t.Errorf("rules %+v became %+v, %v", role.Rules, after.Rules, err)
+	}
 }

@@ -79,7 +79,8 @@ func Decode(raw []byte) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// Apply applies objects on the server's side, as kubectl apply --server-side does.
+// Apply applies objects on the server's side, as kubectl apply --server-side does:
+// without force, so that a conflict with another writer is an error.
 // A kind that is not served yet, since its CRD was applied a moment ago, is waited
 // for.
 func (s *Stack) Apply(ctx context.Context, objects ...*unstructured.Unstructured) error {
@@ -98,7 +99,7 @@ func (s *Stack) apply(ctx context.Context, o *unstructured.Unstructured) error {
 	for {
 		c, err := s.resource(o)
 		if err == nil {
-			_, err = c.Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "belay-test", Force: true})
+			_, err = c.Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "kubectl"})
 			if err == nil {
 				return nil
 			}
