@@ -1,0 +1,56 @@
+package metrics
+
+import (
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	crmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+)
+
+// register runs once in a process, as the processes do it: -count repeats the tests.
+var register = sync.OnceFunc(MustRegister)
+
+// TestMetricsAreServed registers them as the processes do, and reads what a scrape
+// would get. Names and labels are what dashboards and alerts are made of.
+func TestMetricsAreServed(t *testing.T) {
+	t.Parallel()
+	register()
+	Decisions.WithLabelValues("owner", "mutate", "enforce", Allowed, "Owned").Inc()
+	Duration.WithLabelValues("owner", "mutate").Observe(0.01)
+	Unreadable.WithLabelValues("400").Inc()
+	Panics.WithLabelValues("owner").Inc()
+	Anchors.WithLabelValues("Bound").Inc()
+	RegistrationWrites.WithLabelValues("MutatingWebhookConfiguration", "ok").Inc()
+
+	families, err := crmetrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]string{}
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), "belay_") {
+			continue
+		}
+		var labels []string
+		for _, l := range f.GetMetric()[0].GetLabel() {
+			labels = append(labels, l.GetName())
+		}
+		got[f.GetName()] = strings.Join(labels, " ")
+		if f.GetHelp() == "" {
+			t.Errorf("%s has no help", f.GetName())
+		}
+	}
+	want := map[string]string{
+		"belay_admission_decisions_total":  "decision mode phase reason webhook",
+		"belay_admission_duration_seconds": "phase webhook",
+		"belay_admission_unreadable_total": "code",
+		"belay_admission_panics_total":     "webhook",
+		"belay_anchor_transitions_total":   "reason",
+		"belay_registration_writes_total":  "kind result",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
