@@ -178,7 +178,8 @@ func TestP13_NothingListensOnIPv4Alone(t *testing.T) {
 
 func TestAWebhookURLLosesItsSlash(t *testing.T) {
 	t.Parallel()
-	o := &controllerOptions{common: common{namespace: "belay-system", caSecret: "belay-ca"}, webhookURL: "https://localhost:9443/"}
+	o := sane()
+	o.webhookURL = "https://localhost:9443/"
 	if err := o.complete(); err != nil || o.webhookURL != "https://localhost:9443" {
 		t.Errorf("%v %q", err, o.webhookURL)
 	}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/validation"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -77,11 +79,25 @@ func (o *controllerOptions) complete() error {
 	if err := o.validate(); err != nil {
 		return err
 	}
+	if o.webhookPort < 1 || o.webhookPort > 65535 {
+		return usagef("--webhook-port %d: must be from 1 to 65535", o.webhookPort)
+	}
+	for flag, name := range map[string]string{"webhook-service": o.webhookService, "webhook-service-account": o.webhookAccount, "service-account": o.controllerAccount} {
+		if errs := validation.IsDNS1123Subdomain(name); len(errs) > 0 {
+			return usagef("--%s %q: %s", flag, name, errs[0])
+		}
+	}
+	if ns, name, ok := strings.Cut(o.injectCAFrom, "/"); o.injectCAFrom != "" && (!ok || ns == "" || name == "" || strings.Contains(name, "/")) {
+		return usagef("--inject-ca-from %q: must be NAMESPACE/NAME of a cert-manager Certificate", o.injectCAFrom)
+	}
+	if o.leaderElect && (o.retryPeriod <= 0 || o.renewDeadline <= o.retryPeriod || o.leaseDuration <= o.renewDeadline) {
+		return usagef("the leader election needs retry period < renew deadline < lease duration, not %s, %s, %s", o.retryPeriod, o.renewDeadline, o.leaseDuration)
+	}
 	if o.webhookURL == "" {
 		return nil
 	}
 	u, err := url.Parse(o.webhookURL)
-	if err != nil || u.Scheme != "https" || u.Host == "" || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.User != nil {
+	if err != nil || u.Scheme != "https" || u.Host == "" || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
 		return usagef("--webhook-url %q: must be https://HOST:PORT without a path", o.webhookURL)
 	}
 	o.webhookURL = "https://" + u.Host

@@ -2,7 +2,6 @@ package admission
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -302,7 +301,9 @@ func (h *Owner) gather(ctx context.Context, c *call) (owner.Input, []byte, bool)
 		return in, raw, true
 	}
 	var d dependent
-	if err := json.Unmarshal(raw, &d); err != nil || d.Metadata == nil {
+	// With the case of keys, as Kubernetes reads them: a custom resource may well have
+	// a field "Metadata" of its own.
+	if err := utiljson.Unmarshal(raw, &d); err != nil || d.Metadata == nil {
 		c.decision = owner.Decision{Code: http.StatusBadRequest, Reason: ReasonObjectUnreadable, Message: "the object in the review cannot be read: it must be an object with metadata"}
 		return in, raw, false
 	}
@@ -324,17 +325,35 @@ func (h *Owner) gather(ctx context.Context, c *call) (owner.Input, []byte, bool)
 
 // look reads the facts that the target makes necessary.
 func (h *Owner) look(ctx context.Context, c *call, in *owner.Input) {
+	if in.Target.Owner != nil && c.phase == phaseMutate {
+		h.lookForOwner(ctx, c, in)
+	}
 	if in.Policy.ClientReferences != v1alpha1.LintIgnore && len(in.Request.References) > 0 {
+		// After the owner, and with a part of the time that is left: this is advice,
+		// that is the promise, and an Anchor may have to be made yet.
+		ctx, cancel := context.WithTimeout(ctx, lintShare(ctx))
+		defer cancel()
 		in.Facts.References = h.Facts.References(ctx, in.Request.Namespace, in.Request.References)
 	}
-	w := in.Target.Owner
-	if w == nil || c.phase == phaseValidate {
-		return
+}
+
+// lintShare is a quarter of the time that is left.
+func lintShare(ctx context.Context) time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return defaultTimeout
 	}
+	return time.Until(deadline) / 4
+}
+
+// lookForOwner finds the owner that is wanted.
+func (h *Owner) lookForOwner(ctx context.Context, c *call, in *owner.Input) {
+	w := in.Target.Owner
 	res := c.policy.Resource
 	if c.policyName == "" {
 		var err error
-		if res, err = h.Facts.Resolve(w.APIVersion, w.Kind); err != nil {
+		res, err = facts.Within(ctx, func() (v1alpha1.ResolvedResource, error) { return h.Facts.Resolve(w.APIVersion, w.Kind) })
+		if err != nil {
 			in.Facts.Owner.Cause = facts.CauseOf(err)
 			return
 		}

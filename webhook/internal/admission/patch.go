@@ -32,9 +32,11 @@ func ownerPatch(raw []byte, refs []metav1.OwnerReference, edits []owner.Edit) ([
 		at := fmt.Sprintf("%s/%d", refsPath, e.Index)
 		switch e.Op {
 		case owner.EditReplace:
-			ops = append(ops, operation{"test", at + "/uid", e.Was}, operation{"replace", at, e.Reference})
+			ops = append(ops, guard(at, e)...)
+			ops = append(ops, operation{"replace", at, e.Reference})
 		case owner.EditRemove:
-			ops = append(ops, operation{"test", at + "/uid", e.Was}, operation{Op: "remove", Path: at})
+			ops = append(ops, guard(at, e)...)
+			ops = append(ops, operation{Op: "remove", Path: at})
 		case owner.EditAppend:
 			if len(refs) == 0 {
 				ops = append(ops, operation{"add", refsPath, []metav1.OwnerReference{e.Reference}})
@@ -50,6 +52,15 @@ func ownerPatch(raw []byte, refs []metav1.OwnerReference, edits []owner.Edit) ([
 		return nil, fmt.Errorf("encoding the patch: %w", err)
 	}
 	return patch, checkPatch(raw, patch)
+}
+
+// guard makes the patch fail where another entry has come to this place. An entry
+// without a UID, which the API server is about to refuse, has nothing to compare.
+func guard(at string, e owner.Edit) []operation {
+	if e.Was == "" {
+		return nil
+	}
+	return []operation{{"test", at + "/uid", e.Was}}
 }
 
 // checkPatch applies the patch as the API server will. A patch that decodes but

@@ -165,7 +165,7 @@ func TestHold(t *testing.T) {
 		},
 		"P04: a namespace that is being deleted is final": {
 			fault: func(string, int) (error, bool) { return terminating, false },
-			want:  owner.AnchorFact{Cause: owner.CauseForbidden}, calls: 1,
+			want:  owner.AnchorFact{Cause: owner.CauseServer}, calls: 1,
 		},
 		"a missing right is final": {
 			fault: func(string, int) (error, bool) { return apierrors.NewForbidden(anchorsResource, "x", nil), false },

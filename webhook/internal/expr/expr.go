@@ -54,7 +54,7 @@ var oldestServer = version.MajorMinor(1, 33)
 // there, so that an expression which uses it fails on every request.
 var (
 	baseEnv      = envWith()
-	conditionEnv = envWith(cel.Variable("oldObject", cel.DynType), cel.Variable("authorizer", library.AuthorizerType))
+	conditionEnv = envWith(cel.Variable("oldObject", cel.DynType), cel.Variable("authorizer", library.AuthorizerType), cel.Variable("authorizer.requestResource", library.ResourceCheckType))
 )
 
 func envWith(more ...cel.EnvOption) func() (*cel.Env, error) {
@@ -93,8 +93,9 @@ type Program struct {
 	program cel.Program
 }
 
-// CheckCondition compiles a matchCondition as the API server will. The error is a
-// *CompileError.
+// CheckCondition finds what is wrong with a matchCondition, and where, as far as
+// that can be told without the types that the API server gives to request. The
+// error is a *CompileError.
 func CheckCondition(field, source string) error {
 	_, err := compile(conditionEnv, field, source, Bool)
 	return err

@@ -114,7 +114,8 @@ func (s *OwnerPolicies) compile(p *v1alpha1.OwnerPolicy) (*OwnerPolicy, error) {
 	s.mu.Lock()
 	c, ok := s.compiled[p.UID]
 	s.mu.Unlock()
-	if ok && c.generation == in.Generation {
+	// The resource may change under one generation: a CRD installed anew.
+	if ok && c.generation == in.Generation && c.policy.Resource == in.Owner {
 		return c.policy, nil
 	}
 	e, err := CompileOwner(in.Spec.Owner)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -156,10 +158,36 @@ func (r *Reader) Resolve(apiVersion, kind string) (v1alpha1.ResolvedResource, er
 	if err != nil {
 		return v1alpha1.ResolvedResource{}, err
 	}
+	// The mapper knows kinds in lower case, too; what is written into references is
+	// the kind as it is served.
+	if served, err := r.mapper.KindFor(m.Resource); err == nil && strings.EqualFold(served.Kind, kind) {
+		kind = served.Kind
+	}
 	return v1alpha1.ResolvedResource{
 		Group: gv.Group, Version: gv.Version, Kind: kind,
 		Resource: m.Resource.Resource, Namespaced: m.Scope.Name() == meta.RESTScopeNameNamespace,
 	}, nil
+}
+
+// Within gives up on a call that takes no context when the context ends. The call
+// itself goes on in the background until its own time-out, which it must have.
+func Within[T any](ctx context.Context, f func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		v, err := f()
+		done <- result{v, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var zero T
+		return zero, ctx.Err()
+	}
 }
 
 // maxLinted bounds the look-ups for the client's own references in one request.
@@ -174,7 +202,7 @@ func (r *Reader) References(ctx context.Context, namespace string, refs []metav1
 		if i == maxLinted || ctx.Err() != nil {
 			break
 		}
-		res, err := r.Resolve(ref.APIVersion, ref.Kind)
+		res, err := Within(ctx, func() (v1alpha1.ResolvedResource, error) { return r.Resolve(ref.APIVersion, ref.Kind) })
 		if errors.Is(err, ErrNoKind) {
 			out = append(out, owner.ReferenceFact{Index: i, Fact: owner.Fact{Cause: owner.CauseNoKind}})
 			continue
@@ -213,6 +241,8 @@ func causeOf(err error) owner.Cause {
 	switch {
 	case err == nil:
 		return owner.CauseNotAsked
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return owner.CauseServer // a 403, but not for want of a right
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return owner.CauseForbidden
 	case isNoResource(err), meta.IsNoMatchError(err), errors.Is(err, ErrNoKind):

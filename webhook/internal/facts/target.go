@@ -2,6 +2,7 @@ package facts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/validate/content"
@@ -66,5 +67,8 @@ func (e OwnerExpression) Target(ctx context.Context, res v1alpha1.ResolvedResour
 const maxLabels = 16
 
 func failed(err error) owner.Target {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return owner.Target{Reason: owner.ReasonLookupFailed, Problem: err.Error()} // worth another try
+	}
 	return owner.Target{Reason: owner.ReasonExpressionFailed, Problem: err.Error()}
 }

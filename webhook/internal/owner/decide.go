@@ -28,13 +28,35 @@ func Decide(in Input) Decision {
 	if d, stop := checkTarget(in); stop {
 		return d
 	}
-	warnings, bad := lint(in.Request, in.Policy, in.Facts.References, in.Target.Owner)
-	if bad != nil {
-		return *bad
-	}
 	d := resolve(in)
+	warnings, bad := lint(in.Request, in.Policy, in.Facts.References, settled(in, d))
+	if bad != nil {
+		return *bad // nothing was written yet: an Anchor is made after this
+	}
 	d.Warnings = append(warnings, d.Warnings...)
 	return d
+}
+
+// settled is the owner whose references are put right by the decision, so that they
+// need no complaint; nil when they stay as they are.
+func settled(in Input, d Decision) *Wanted {
+	switch d.Reason {
+	case ReasonOwned, ReasonAlreadyOwned, ReasonCorrected, ReasonAnchored, ReasonAnchorNeeded:
+		w := target(in)
+		return &w
+	default:
+		return nil
+	}
+}
+
+// target is the wanted owner, with its name where it was found by labels: a stale
+// reference has the name.
+func target(in Input) Wanted {
+	w := *in.Target.Owner
+	if live := in.Facts.Owner.live(); w.Name == "" && len(live) == 1 {
+		w.Name = live[0].Name
+	}
+	return w
 }
 
 // checkTarget handles what is wrong with the question itself: nothing to look up
@@ -42,8 +64,8 @@ func Decide(in Input) Decision {
 func checkTarget(in Input) (Decision, bool) {
 	t, r := in.Target, in.Request
 	switch {
-	case t.Reason == ReasonExpressionFailed:
-		return unresolved(in, ReasonExpressionFailed, t.Problem), true
+	case t.Reason == ReasonExpressionFailed, t.Reason == ReasonLookupFailed:
+		return unresolved(in, t.Reason, t.Problem), true
 	case t.Reason != "":
 		return deny(t.Reason, t.Problem), true
 	case t.Owner == nil:
@@ -70,12 +92,7 @@ func resolve(in Input) Decision {
 	if f.State == StateUnknown {
 		return unknownOwner(in, want, f.Cause)
 	}
-	var live []Object
-	for _, o := range f.Objects {
-		if !o.Terminating {
-			live = append(live, o)
-		}
-	}
+	live := f.live()
 	switch {
 	case f.Truncated || len(live) > 1:
 		d := unresolved(in, ReasonAmbiguous, fmt.Sprintf("several objects match %s (%s); belay does not guess: make the labels unique", want, nameSome(live, f.Truncated)))
@@ -91,6 +108,8 @@ func resolve(in Input) Decision {
 func anchored(in Input, want Wanted) Decision {
 	r, f := in.Request, in.Facts.Anchor
 	switch {
+	case r.Size > MaxObjectBytes && !stale(r.References, want):
+		return tooLarge(in, want) // no Anchor that nothing would ever reference
 	case r.Namespace == "":
 		return unresolved(in, ReasonNoAnchor, fmt.Sprintf("%s does not exist, and an Anchor cannot hold its place for a cluster-scoped object; create the owner first", want))
 	case r.Preview:
@@ -108,21 +127,22 @@ func anchored(in Input, want Wanted) Decision {
 
 // owned places the reference.
 func owned(in Input, owner Object, until string) Decision {
-	want := *in.Target.Owner
-	if want.Name == "" && owner.Kind == want.Kind {
-		want.Name = owner.Name // found by labels: a stale reference carries the name
-	}
-	edits, reason := place(in.Request.References, owner, want, in.Policy.Controller && until == "")
-	if len(edits) > 0 && in.Request.Size > MaxObjectBytes {
-		d := allow(ReasonTooLarge, "too near the storage limit to add a reference")
-		d.Warnings = []string{fmt.Sprintf("%s is %d bytes and too near the storage limit of %d to add an owner reference: it is not owned by %s", in.Request.describe(), in.Request.Size, MaxObjectBytes, want)}
-		return d
+	want := target(in)
+	edits, reason := place(in.Request.References, owner, want, in.Policy.Controller)
+	if reason == ReasonOwned && in.Request.Size > MaxObjectBytes {
+		return tooLarge(in, want) // a stale reference is replaced all the same: that adds nothing
 	}
 	if reason == ReasonOwned && until != "" {
 		reason = ReasonAnchored
 	}
 	d := allow(reason, fmt.Sprintf("owned by %s %q (uid %s)%s", strings.ToLower(owner.Kind), owner.Name, owner.UID, until))
 	d.Edits = edits
+	return d
+}
+
+func tooLarge(in Input, want Wanted) Decision {
+	d := allow(ReasonTooLarge, "too near the storage limit to add a reference")
+	d.Warnings = []string{fmt.Sprintf("%s is %d bytes and too near the storage limit of %d to add an owner reference: it is not owned by %s", in.Request.describe(), in.Request.Size, MaxObjectBytes, want)}
 	return d
 }
 
@@ -140,6 +160,7 @@ func unknownOwner(in Input, want Wanted, c Cause) Decision {
 // unresolved is the one place where the policy's stance on what could not be
 // found out is applied. A denial asks for a retry only where one may help.
 func unresolved(in Input, reason Reason, why string) Decision {
+	why = oneLine(clip(why, maxWhy))
 	if in.Policy.WhenUnresolved == v1alpha1.UnresolvedDeny {
 		d := deny(reason, fmt.Sprintf("policy %q: %s cannot be given its owner: %s", in.Policy.Name, in.Request.describe(), why))
 		if reason == ReasonLookupFailed || reason == ReasonAnchorFailed {

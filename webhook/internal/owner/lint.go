@@ -44,7 +44,7 @@ func lint(r Request, p Policy, found []ReferenceFact, want *Wanted) ([]string, *
 
 // complain says what is wrong with one reference, or nothing.
 func complain(r Request, ref metav1.OwnerReference, f ReferenceFact) string {
-	said := fmt.Sprintf("owner reference %s %q (uid %s)", clip(strings.ToLower(ref.Kind), 63), clip(ref.Name, 63), clip(string(ref.UID), 40))
+	said := fmt.Sprintf("owner reference %s %q (uid %s)", oneLine(clip(strings.ToLower(ref.Kind), 63)), clip(ref.Name, 63), oneLine(clip(string(ref.UID), 40)))
 	if f.Fact.State == StateUnknown {
 		if f.Fact.Cause == CauseNoKind {
 			return fmt.Sprintf("%s: the API server serves no such kind in %q; correct or remove it", said, clip(ref.APIVersion, 63))

@@ -1,9 +1,12 @@
 package owner
 
 import (
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
 
 // place gives the edits that make an object owned by owner. It appends, so that
@@ -14,17 +17,21 @@ import (
 //
 // blockOwnerDeletion is never set: with OwnerReferencesPermissionEnforcement it
 // would deny the user who creates the object.
+//
+// controller asks for a controller reference. An Anchor never gets one: it is
+// nobody's controller, and the real one could then not become it.
 func place(refs []metav1.OwnerReference, owner Object, wanted Wanted, controller bool) ([]Edit, Reason) {
+	anchor := groupOf(owner.APIVersion) == v1alpha1.GroupVersion.Group
 	var wrong []int // stale, incoherent or doubled entries, which must not stay
 	present, controlled := false, false
 	for i, ref := range refs {
 		same := ref.UID == owner.UID
 		coherent := same && sameCoordinates(ref, groupOf(owner.APIVersion), owner.Kind, owner.Name)
-		stale := !same && sameCoordinates(ref, wanted.Group(), wanted.Kind, wanted.Name)
+		isStale := !same && sameCoordinates(ref, wanted.Group(), wanted.Kind, wanted.Name)
 		switch {
 		case coherent && !present:
 			present = true
-		case same, stale:
+		case same, isStale:
 			wrong = append(wrong, i)
 			continue
 		}
@@ -32,14 +39,18 @@ func place(refs []metav1.OwnerReference, owner Object, wanted Wanted, controller
 	}
 	var edits []Edit
 	if !present {
+		flag := controllerFlag(controller && !controlled && !anchor)
 		if len(wrong) == 0 {
-			return []Edit{{Op: EditAppend, Reference: reference(owner, controllerFlag(controller && !controlled))}}, ReasonOwned
+			return []Edit{{Op: EditAppend, Reference: reference(owner, flag)}}, ReasonOwned
 		}
 		// The first wrong entry becomes the right one, and keeps the client's own
 		// controller flag. A right UID under wrong coordinates counts as wrong: it
 		// makes the collector delete live objects at its next restart.
 		i := wrong[0]
-		edits = append(edits, Edit{Op: EditReplace, Index: i, Was: refs[i].UID, Reference: reference(owner, refs[i].Controller)})
+		if flag == nil && !anchor {
+			flag = refs[i].Controller
+		}
+		edits = append(edits, Edit{Op: EditReplace, Index: i, Was: refs[i].UID, Reference: reference(owner, flag)})
 		wrong = wrong[1:]
 	}
 	// From the end, so that an index never shifts under a later edit.
@@ -63,6 +74,13 @@ func controllerFlag(on bool) *bool {
 		return nil
 	}
 	return &on
+}
+
+// stale reports whether some reference names the wanted owner, under whatever UID.
+func stale(refs []metav1.OwnerReference, wanted Wanted) bool {
+	return slices.ContainsFunc(refs, func(r metav1.OwnerReference) bool {
+		return sameCoordinates(r, wanted.Group(), wanted.Kind, wanted.Name)
+	})
 }
 
 // sameCoordinates compares what a reference says, but for its UID and version.

@@ -87,6 +87,21 @@ func (w Wanted) AnchorOwner() v1alpha1.AnchorOwner {
 
 func groupOf(apiVersion string) string { return schema.FromAPIVersionAndKind(apiVersion, "").Group }
 
+// maxWhy bounds what of an error goes into a message: it may quote the object, and
+// ends in a warning header, of which the API server keeps 4 KiB in all.
+const maxWhy = 1024
+
+// oneLine takes control characters out of a text: a warning with a line break is
+// dropped by the API server, since it goes into a header.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
 // clip shortens what a user wrote for a message, on a rune boundary.
 func clip(s string, most int) string {
 	if len(s) <= most {

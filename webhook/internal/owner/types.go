@@ -106,6 +106,17 @@ type Fact struct {
 	Truncated bool
 }
 
+// live are the objects that are not on their way out.
+func (f Fact) live() []Object {
+	var out []Object
+	for _, o := range f.Objects {
+		if !o.Terminating {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
 // AnchorFact is the outcome of getting hold of an Anchor.
 type AnchorFact struct {
 	State State

@@ -20,8 +20,12 @@ func Verify(in Input) Decision {
 	if _, bad := lint(r, in.Policy, in.Facts.References, nil); bad != nil {
 		return *bad
 	}
+	if t.Reason != "" {
+		d, _ := checkTarget(in) // the mutating call may have been missed
+		return d
+	}
 	d := verifyReference(in)
-	if t.Owner == nil && t.Reason == "" {
+	if t.Owner == nil {
 		d.Reason = ReasonNoOwner
 	}
 	return d

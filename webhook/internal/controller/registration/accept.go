@@ -87,7 +87,7 @@ func checkExpressions(s v1alpha1.OwnerPolicySpec) (verdict, bool) {
 		if err != nil {
 			break
 		}
-		err = expr.CheckCondition(fmt.Sprintf("spec.matchConditions[%d].expression", i), c.Expression)
+		err = checkCondition(fmt.Sprintf("spec.matchConditions[%d].expression", i), c.Expression)
 	}
 	var ce *expr.CompileError
 	switch {

@@ -7,6 +7,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -49,7 +50,10 @@ func plan(live config, want []admissionregistrationv1.MutatingWebhook, ca []byte
 	for _, l := range live.entries {
 		w, ok := wanted[l.Name]
 		if !ok {
-			if _, ours := live.applied[l.Name]; !ours {
+			// By the name as well: the record may be lost in the very moment when a policy
+			// goes, and a path that answers 404 must not stay registered.
+			_, ours := live.applied[l.Name]
+			if !ours && !strings.HasSuffix(l.Name, entryDomain) && l.Name != annotationEntry {
 				out.entries = append(out.entries, l) // somebody else's entry
 			}
 			continue
@@ -131,7 +135,7 @@ func mergeSelector(want, live, was *metav1.LabelSelector) *metav1.LabelSelector 
 	}
 	// Keep the live order where the content is the same, so that order alone is
 	// never a reason to write.
-	if len(out.MatchExpressions) == len(live.MatchExpressions) && containsAll(out.MatchExpressions, live.MatchExpressions) {
+	if len(out.MatchExpressions) == len(live.MatchExpressions) && containsAll(out.MatchExpressions, live.MatchExpressions) && containsAll(live.MatchExpressions, out.MatchExpressions) {
 		out.MatchExpressions = live.MatchExpressions
 	}
 	return out
