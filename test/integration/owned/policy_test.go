@@ -34,6 +34,12 @@ func TestAPolicySaysWhatIsWrongWithIt(t *testing.T) {
 			},
 			v1alpha1.ReasonInvalidExpression, []string{"spec.matchConditions[0].expression: line 1, column 1", "namespaceObject"},
 		},
+		"a condition with a field that requests do not have": {
+			func(s *v1alpha1.OwnerPolicySpec) {
+				s.MatchConditions = []v1alpha1.MatchCondition{{Name: "x", Expression: `request.nonsense == "x"`}}
+			},
+			v1alpha1.ReasonInvalidExpression, []string{"spec.matchConditions[0].expression", "undefined field 'nonsense'"},
+		},
 		"an owner of an unknown kind": {
 			func(s *v1alpha1.OwnerPolicySpec) { s.Owner.Kind, s.Owner.APIVersion = "Jobb", "batch/v1" },
 			v1alpha1.ReasonUnknownKind, []string{`spec.owner: the API server serves no kind "Jobb" in "batch/v1"`},
@@ -179,36 +185,4 @@ func TestADeletedPolicyIsNotInTheWay(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// A policy that passes belay's own checks, but that the API server refuses to
-// register, is alone in that: the others are registered as if it were not there.
-func TestARefusedRegistrationConcernsItsPolicyAlone(t *testing.T) {
-	t.Parallel()
-	ctx := testContext(t)
-	p := newPolicy("refused", func(s *v1alpha1.OwnerPolicySpec) {
-		// request has types in the API server, and no such field.
-		s.MatchConditions = []v1alpha1.MatchCondition{{Name: "x", Expression: `request.nonsense == "x"`}}
-	})
-	if err := shared.Client.Create(ctx, p); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = shared.Client.Delete(testContext(t), p) })
-	waitCondition(t, shared, p.Name, v1alpha1.ConditionRegistered, metav1.ConditionFalse, v1alpha1.ReasonWriteFailed, "matchConditions", "nonsense")
-	labels := policy(ctx, t, shared, "beside", nil)
-	ns := namespace(ctx, t, shared, v1alpha1.ModeEnforce)
-	anchorOf(ctx, t, shared, create(ctx, t, shared.Kube, secret(ns, "s", labels)))
-
-	// Broken later, its last entry stays.
-	labels = policy(ctx, t, shared, "broken-later", nil)
-	var q v1alpha1.OwnerPolicy
-	eventually(ctx, t, "the policy is broken", func() error {
-		if err := shared.Client.Get(ctx, client.ObjectKey{Name: "broken-later"}, &q); err != nil {
-			return err
-		}
-		q.Spec.MatchConditions = p.Spec.MatchConditions
-		return shared.Client.Update(ctx, &q)
-	})
-	waitCondition(t, shared, q.Name, v1alpha1.ConditionRegistered, metav1.ConditionFalse, v1alpha1.ReasonWriteFailed, "nonsense")
-	anchorOf(ctx, t, shared, create(ctx, t, shared.Kube, secret(ns, "t", labels)))
 }
