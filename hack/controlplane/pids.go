@@ -83,7 +83,8 @@ func startTime(pid int) (string, error) {
 // parseStat returns the start time out of the content of /proc/<pid>/stat. The
 // second field is the name in parentheses, which may hold anything.
 func parseStat(stat string) (string, error) {
-	const state, start = 3 - 3, 22 - 3 // fields are counted from 1; the pid and the name are cut off
+	// Fields 3 and 22 of proc_pid_stat(5), counted from 1; the pid and the name are cut off.
+	const state, start = 0, 19
 	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:])
 	if len(fields) <= start {
 		return "", fmt.Errorf("unreadable process state %q", stat)

@@ -119,8 +119,8 @@ func startSleep(t *testing.T) *exec.Cmd {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		cmd.Process.Kill() // fails when it was killed before
-		cmd.Wait()
+		_ = cmd.Process.Kill() // fails when it was killed before
+		_ = cmd.Wait()
 	})
 	return cmd
 }
