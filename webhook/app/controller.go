@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/discovery"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -141,7 +142,11 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := anchor.Setup(ctx, mgr, find, meta); err != nil {
+	disc, err := discovery.NewDiscoveryClientForConfig(cfg)
+	if err != nil {
+		return fmt.Errorf("building the discovery client: %w", err)
+	}
+	if err := anchor.Setup(ctx, mgr, find, anchor.Clients{Metadata: meta, Discovery: disc.RESTClient()}); err != nil {
 		return fmt.Errorf("setting up anchors: %w", err)
 	}
 	if err := registration.Setup(mgr, find, registration.Options{

@@ -3,8 +3,10 @@ package app
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net/http"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -38,6 +40,7 @@ type webhookOptions struct {
 	listen   string
 	dnsNames []string
 	certDir  string
+	clientCA string
 }
 
 // NewWebhookCommand is the command belay-webhook.
@@ -70,6 +73,7 @@ one mounted from a cert-manager Certificate.`,
 	cmd.Flags().StringVar(&o.listen, "listen", ":9443", "address of the admission server")
 	cmd.Flags().StringSliceVar(&o.dnsNames, "dns-names", nil, "names in the self-managed certificate; empty: those of the Service belay-webhook in --namespace")
 	cmd.Flags().StringVar(&o.certDir, "cert-dir", "", "folder with tls.crt and tls.key; empty: belay manages its certificates itself")
+	cmd.Flags().StringVar(&o.clientCA, "client-ca-file", "", "PEM file of a CA; only callers with a client certificate of it are answered. The API server presents one when its --admission-control-config-file says so. Empty: whoever reaches the port is answered")
 	return cmd
 }
 
@@ -98,7 +102,11 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	log := o.logger()
 	registerMetrics()
 
-	server, source := o.server(cfg, host, port)
+	clients, err := o.clientCAs()
+	if err != nil {
+		return err
+	}
+	server, source := o.server(cfg, host, port, clients)
 	mgr, err := o.manager(cfg, log, server)
 	if err != nil {
 		return err
@@ -160,16 +168,36 @@ func serve(ctx context.Context, log logr.Logger, mgr manager.Manager, source *se
 	return <-ended
 }
 
+// clientCAs reads the CA of the callers; nil for none.
+func (o *webhookOptions) clientCAs() (*x509.CertPool, error) {
+	if o.clientCA == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(o.clientCA)
+	if err != nil {
+		return nil, usagef("--client-ca-file: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, usagef("--client-ca-file %q holds no certificate", o.clientCA)
+	}
+	return pool, nil
+}
+
 // certificateRetry is how often a certificate is asked for until there is one: at
 // the start the CA takes a few round trips.
 const certificateRetry = 200 * time.Millisecond
 
 // server builds the TLS server, and the source of its certificate when belay
 // manages that itself.
-func (o *webhookOptions) server(cfg *rest.Config, host string, port int) (webhook.Server, *servertls.DynamicSource) {
+func (o *webhookOptions) server(cfg *rest.Config, host string, port int, clients *x509.CertPool) (webhook.Server, *servertls.DynamicSource) {
 	opts := webhook.Options{Host: host, Port: port, CertDir: o.certDir}
-	floor := func(c *tls.Config) { c.MinVersion = tls.VersionTLS12 }
-	opts.TLSOpts = append(opts.TLSOpts, floor)
+	opts.TLSOpts = append(opts.TLSOpts, func(c *tls.Config) {
+		c.MinVersion = tls.VersionTLS12
+		if clients != nil {
+			c.ClientCAs, c.ClientAuth = clients, tls.RequireAndVerifyClientCert
+		}
+	})
 	if o.certDir != "" {
 		return webhook.NewServer(opts), nil
 	}
@@ -236,6 +264,10 @@ func (o *webhookOptions) stores(ctx context.Context, mgr manager.Manager) (*gate
 }
 
 func (o *webhookOptions) checks(mgr manager.Manager, server webhook.Server, source *servertls.DynamicSource, g *gate) error {
+	listens := server.StartedChecker()
+	if o.clientCA != "" {
+		listens = func(*http.Request) error { return nil } // it would have to show a certificate
+	}
 	ready := map[string]healthz.Checker{
 		"caches-synced": func(*http.Request) error {
 			if !g.synced.Load() {
@@ -243,7 +275,7 @@ func (o *webhookOptions) checks(mgr manager.Manager, server webhook.Server, sour
 			}
 			return nil
 		},
-		"listener": server.StartedChecker(),
+		"listener": listens,
 	}
 	if source != nil {
 		ready["certificate"] = func(*http.Request) error {

@@ -280,7 +280,7 @@ func TestO12_TheReferenceIsNeverAPlaceholder(t *testing.T) {
 	anchorOf(ctx, t, shared, c) // it exists, under the very UID
 
 	// Where there can be no Anchor there is no reference: a cluster-scoped object.
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "test-o12", Annotations: map[string]string{v1alpha1.OwnerAnnotation: "v1/Namespace/does-not-exist"}}}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "test-o12", Annotations: map[string]string{v1alpha1.OwnerAnnotation: "storage.k8s.io/v1/StorageClass/does-not-exist"}}}
 	kube, w := warned(t, shared)
 	got, err := kube.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{})
 	if err != nil {
@@ -555,4 +555,42 @@ func read(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+// What belay reads for its own needs is nobody's owner: else whoever names it learns
+// a UID that they may not read.
+func TestANamespaceIsNobodysOwner(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	ns := namespace(ctx, t, shared, v1alpha1.ModeEnforce)
+	for _, annotation := range []string{"v1/Namespace/kube-system", "belay.dev/v1alpha1/OwnerPolicy/otf"} {
+		_, err := shared.Kube.CoreV1().ConfigMaps(ns).Create(ctx, configMap(ns, "c", annotation), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if !apierrors.IsForbidden(err) {
+			t.Errorf("%s: %v", annotation, err)
+		}
+	}
+}
+
+// A client's right reference to an owner that is being deleted stays as it is: the
+// object goes with that owner, not with the next one of the name.
+func TestO09_ARightReferenceToATerminatingOwnerStays(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	ns := namespace(ctx, t, shared, v1alpha1.ModeEnforce)
+	j := otf.Job(ns, "run-1", "job-1")
+	j.Finalizers = []string{"example.com/hold"}
+	j, err := shared.Kube.BatchV1().Jobs(ns).Create(ctx, j, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deleteJob(t, j, metav1.DeletePropagationForeground)
+	s := otf.Secret(ns, "run-1", "job-1", "s3cret")
+	s.OwnerReferences = []metav1.OwnerReference{refTo(j)}
+	got := create(ctx, t, shared.Kube, s)
+	if diff := cmp.Diff(s.OwnerReferences, got.OwnerReferences); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if _, err := shared.Kube.BatchV1().Jobs(ns).Patch(ctx, "run-1", types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -66,6 +66,9 @@ func TestTheAnchorGuard(t *testing.T) {
 	crd := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "anchors.belay.dev"}}
 	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
 	refused("kubectl delete crd", admin.Delete(ctx, crd), "belay.dev/allow-delete=true")
+	refused("kubectl delete crds --field-selector", admin.DeleteAllOf(ctx, crd, client.MatchingFields{"metadata.name": "anchors.belay.dev"}), "belay.dev/allow-delete=true")
+	planted := &v1alpha1.Anchor{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "planted"}, Spec: *a.Spec.DeepCopy()}
+	refused("an anchor made by hand", admin.Create(ctx, planted), "made by belay-webhook alone")
 	moved := a.DeepCopy()
 	moved.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Secret", Name: s.Name, UID: s.UID}}
 	refused("an owner reference set by hand", admin.Update(ctx, moved), "belong to belay-controller")

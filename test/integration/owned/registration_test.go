@@ -233,8 +233,8 @@ func otherWriters(t *testing.T, s *stack.Stack) {
 	}
 }
 
-// noFight: a writer changes what is belay's own, again after each repair, for a
-// minute. belay writes less than three times.
+// noFight: a writer changes what is belay's own, again after each repair, for 20
+// seconds of the minute that the rule is about. belay writes less than three times.
 func noFight(t *testing.T, s *stack.Stack) {
 	ctx := testContext(t)
 	restart(ctx, t, s)

@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/belay-dev/belay/test/fixtures/otf"
@@ -67,6 +70,8 @@ func TestRough(t *testing.T) {
 		{"O13 the owner goes away while its anchor is bound", ownerGoesWhileBinding},
 		{"O14 a refused binding becomes an event and a back-off", bindingRefused},
 		{"P06 before its caches are synced belay answers from live reads", answersBeforeSync},
+		{"a deleted policy with failurePolicy Fail is in nobody's way, though the controller is away", deletedWhileAway},
+		{"the owner comes in another version than the policy names", ownerInAnotherVersion},
 		{"the API server restarts in the middle", serverRestarts},
 		{"etcd stands still for a moment", etcdPauses},
 	} {
@@ -398,6 +403,7 @@ func serverRestarts(t *testing.T, s *stack.Stack) {
 	ns := namespace(ctx, t, s, v1alpha1.ModeEnforce)
 	sec := create(ctx, t, s.Kube, otf.Secret(ns, "run-1", "job-1", "s3cret"))
 	a := anchorOf(ctx, t, s, sec)
+	running := alive(append(s.Webhooks(), s.Controllers()...))
 	if err := s.Plane.Do(ctx, "restart kube-apiserver"); err != nil {
 		t.Fatal(err)
 	}
@@ -412,13 +418,25 @@ func serverRestarts(t *testing.T, s *stack.Stack) {
 		}
 		return err
 	})
-	for _, p := range append(s.Webhooks()[1:], s.Controllers()[3:]...) {
+	for _, p := range running {
 		select {
 		case <-p.Done():
 			t.Errorf("%s ended with the API server:\n%s", p.Name, p.Tail(10))
 		default:
 		}
 	}
+}
+
+// alive are those of the processes that run.
+func alive(ps []*stack.Process) []*stack.Process {
+	return slices.DeleteFunc(ps, func(p *stack.Process) bool {
+		select {
+		case <-p.Done():
+			return true
+		default:
+			return false
+		}
+	})
 }
 
 // etcdPauses: the owner look-up hangs in the API server itself. The create is
@@ -504,5 +522,111 @@ func answersBeforeSync(t *testing.T, s *stack.Stack) {
 	_ = resp.Body.Close()
 	if resp.StatusCode == http.StatusOK {
 		t.Error("it says that it is ready")
+	}
+}
+
+// deletedWhileAway: nobody takes the registration back, and the webhook that is called
+// has never heard of the policy.
+func deletedWhileAway(t *testing.T, s *stack.Stack) {
+	ctx := testContext(t)
+	labels := policy(ctx, t, s, "away", func(p *v1alpha1.OwnerPolicySpec) { p.FailurePolicy = v1alpha1.FailureFail })
+	ns := namespace(ctx, t, s, v1alpha1.ModeEnforce)
+	for _, p := range s.Controllers() {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.Client.Delete(ctx, newPolicy("away", nil)); err != nil {
+		t.Fatal(err)
+	}
+	fresh, err := s.StartWebhook(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range s.Webhooks() {
+		if w != fresh {
+			s.Detach(w)
+			if err := w.Stop(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	s.Attach()
+	if _, err := s.Kube.CoreV1().Secrets(ns).Create(ctx, secret(ns, "s", labels), metav1.CreateOptions{}); err != nil {
+		t.Errorf("refused: %v", err)
+	}
+	for range 2 {
+		if _, err := s.StartController(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.StartWebhook(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ownerInAnotherVersion: while a Secret waits for a Widget of v1, an upgrade of its CRD
+// serves v2 only. The Anchor is not given up, and is bound to the Widget that comes.
+func ownerInAnotherVersion(t *testing.T, s *stack.Stack) {
+	ctx := testContext(t)
+	crd := func(served ...string) *unstructured.Unstructured {
+		var versions []any
+		for _, v := range []string{"v1", "v2"} {
+			versions = append(versions, map[string]any{
+				"name": v, "served": slices.Contains(served, v), "storage": v == "v2",
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object"}},
+			})
+		}
+		return &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "widgets.example.com"},
+			"spec": map[string]any{
+				"group": "example.com", "scope": "Namespaced", "names": map[string]any{"plural": "widgets", "kind": "Widget"}, "versions": versions,
+			},
+		}}
+	}
+	role := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "test-widgets", Labels: map[string]string{"rbac.belay.dev/aggregate-to-owner-reader": "true"}},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{"example.com"}, Resources: []string{"widgets"}, Verbs: reads}},
+	}
+	if err := s.Client.Create(ctx, role); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Apply(ctx, crd("v1", "v2")); err != nil {
+		t.Fatal(err)
+	}
+	labels := policy(ctx, t, s, "widgets", func(p *v1alpha1.OwnerPolicySpec) {
+		p.Owner.APIVersion, p.Owner.Kind = "example.com/v1", "Widget"
+		p.Deadline = metav1.Duration{Duration: 8 * time.Second}
+	})
+	ns := namespace(ctx, t, s, v1alpha1.ModeEnforce)
+	sec := create(ctx, t, s.Kube, secret(ns, "w", labels))
+	a := anchorOf(ctx, t, s, sec)
+	if err := s.Apply(ctx, crd("v2")); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range s.Controllers() { // with nothing in their caches
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	w := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v2", "kind": "Widget", "metadata": map[string]any{"namespace": ns, "name": "w"}}}
+	eventually(ctx, t, "the widget is created", func() error { return s.Client.Create(ctx, w.DeepCopy()) })
+	if err := s.Client.Get(ctx, client.ObjectKeyFromObject(w), w); err != nil {
+		t.Fatal(err)
+	}
+	eventually(ctx, t, "the deadline passes while nobody looks", func() error {
+		if left := time.Until(a.Spec.ExpiresAt.Time); left > 0 {
+			return fmt.Errorf("%s are left", left)
+		}
+		return nil
+	})
+	for range 2 {
+		if _, err := s.StartController(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitBound(ctx, t, s, a, w.GetUID())
+	if _, err := s.Kube.CoreV1().Secrets(ns).Get(ctx, "w", metav1.GetOptions{}); err != nil {
+		t.Errorf("the secret: %v", err)
 	}
 }

@@ -45,7 +45,7 @@ type AnchorList struct {
 
 // AnchorSpec says whom an Anchor waits for, and until when.
 //
-// +kubebuilder:validation:XValidation:rule="self.owner == oldSelf.owner && self.expiresAt == oldSelf.expiresAt",message="owner and expiresAt are immutable"
+// +kubebuilder:validation:XValidation:rule="self.owner == oldSelf.owner && self.expiresAt == oldSelf.expiresAt && has(self.deadline) == has(oldSelf.deadline) && (!has(self.deadline) || self.deadline == oldSelf.deadline)",message="owner, expiresAt and deadline are immutable"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.boundUID) || !has(self.boundUID) || self.boundUID == oldSelf.boundUID",message="boundUID cannot change from one owner to another: a dependent never moves"
 type AnchorSpec struct {
 	// owner is the object that the Anchor waits for.
@@ -55,6 +55,14 @@ type AnchorSpec struct {
 	// expiresAt is when the Anchor is given up, if no owner came until then.
 	// +required
 	ExpiresAt metav1.Time `json:"expiresAt"`
+
+	// deadline is how long the Anchor waits at least, from its creation on. Together
+	// with expiresAt it keeps an Anchor from being given up early when the clocks of
+	// the webhook and of the API server differ.
+	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Format=duration
+	Deadline metav1.Duration `json:"deadline,omitzero"`
 
 	// boundUID is the UID of the owner that came. Like a claim's volumeName it is
 	// set once, in the same write as the owner reference. An Anchor which has it

@@ -16,6 +16,15 @@ const (
 	PolicyLabel = "belay.dev/policy"
 )
 
+// Names of the webhook configurations and their entries.
+const (
+	// ConfigurationName is the name of both webhook configurations.
+	ConfigurationName = "belay"
+	// OwnerEntryDomain ends the names of the entries of OwnerPolicies; the policy's
+	// name stands before it.
+	OwnerEntryDomain = ".owner.belay.dev"
+)
+
 // Values of ModeLabel.
 const (
 	// ModeEnforce changes and denies.

@@ -33,10 +33,11 @@ type Request struct {
 	Policy string
 }
 
-// maxSteps bounds the calls of one request. A step of the chain costs two, and
-// each step is an owner of the same name that came and went while its Anchor is
-// still there.
-const maxSteps = 12
+// maxSteps bounds the calls of one request. A step of the chain costs two, and each
+// step is an owner of the same name that came and went while its Anchor is still
+// there: bound to one that is going away, or released in the last two minutes, after
+// which belay-controller takes released Anchors away.
+const maxSteps = 40
 
 // Hold creates the Anchor for an owner, or returns the one that is there and can
 // be shared. It never waits: what cannot be had in a few calls is Unknown.
@@ -47,9 +48,9 @@ func Hold(ctx context.Context, c Client, r Request) owner.AnchorFact {
 		name := owner.AnchorName(r.Owner, before)
 		made := &v1alpha1.Anchor{
 			ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: name, Labels: policyLabel(r.Policy)},
-			Spec:       v1alpha1.AnchorSpec{Owner: r.Owner, ExpiresAt: expiry(time.Now(), r.Deadline)},
+			Spec:       v1alpha1.AnchorSpec{Owner: r.Owner, ExpiresAt: expiry(time.Now(), r.Deadline), Deadline: metav1.Duration{Duration: r.Deadline}},
 		}
-		last = c.Create(ctx, made)
+		last = create(ctx, c, made)
 		if last == nil {
 			return owner.AnchorFact{State: owner.StateKnown, Name: name, UID: made.UID}
 		}
@@ -79,6 +80,13 @@ func Hold(ctx context.Context, c Client, r Request) owner.AnchorFact {
 		cause = owner.CauseServer
 	}
 	return owner.AnchorFact{Cause: cause}
+}
+
+// create tries once, with its share of the time that is left.
+func create(ctx context.Context, c Client, a *v1alpha1.Anchor) error {
+	ctx, cancel := facts.Attempt(ctx)
+	defer cancel()
+	return c.Create(ctx, a)
 }
 
 // final errors are not worth another try: a missing right, a namespace that is

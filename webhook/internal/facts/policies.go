@@ -3,9 +3,11 @@ package facts
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -71,7 +73,7 @@ func (s *OwnerPolicies) Get(ctx context.Context, name string) (*OwnerPolicy, Sta
 	}
 	switch {
 	case apierrors.IsNotFound(err):
-		if s.wasDeleted(name) {
+		if s.wasDeleted(name) || s.registered(ctx, name) {
 			return nil, StandingDeleted, nil
 		}
 		return nil, StandingAbsent, nil
@@ -106,6 +108,20 @@ func (s *OwnerPolicies) wasDeleted(name string) bool {
 	defer s.mu.Unlock()
 	at, ok := s.deleted[name]
 	return ok && time.Since(at) < deletedFor
+}
+
+// registered reports whether the API server is still told to call for a policy. One
+// that does not exist, but is registered, was deleted while this process did not run
+// or longer ago than it remembers, and belay-controller is away: with failurePolicy
+// Fail a 404 would then refuse every create.
+func (s *OwnerPolicies) registered(ctx context.Context, name string) bool {
+	var c admissionregistrationv1.MutatingWebhookConfiguration
+	if err := s.live.Get(ctx, client.ObjectKey{Name: v1alpha1.ConfigurationName}, &c); err != nil {
+		return false
+	}
+	return slices.ContainsFunc(c.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool {
+		return w.Name == name+v1alpha1.OwnerEntryDomain
+	})
 }
 
 // compile compiles a spec once for each generation that came into force.

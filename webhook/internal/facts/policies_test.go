@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -20,6 +21,7 @@ type objects struct {
 	policies   map[string]*v1alpha1.OwnerPolicy
 	namespaces map[string]map[string]string // labels
 	err        error
+	entries    []string // of the live registration
 	reads      int
 }
 
@@ -34,6 +36,11 @@ func (o *objects) Get(_ context.Context, key client.ObjectKey, obj client.Object
 			p.DeepCopyInto(out)
 			return nil
 		}
+	case *admissionregistrationv1.MutatingWebhookConfiguration:
+		for _, e := range o.entries {
+			out.Webhooks = append(out.Webhooks, admissionregistrationv1.MutatingWebhook{Name: e})
+		}
+		return nil
 	case *metav1.PartialObjectMetadata:
 		if labels, ok := o.namespaces[key.Name]; ok {
 			out.Labels = labels
@@ -68,7 +75,9 @@ func TestPolicyStanding(t *testing.T) {
 		"P06: the cache is not there yet: read live":   {away, with(inForce), false, StandingInForce, 1},
 		"accepted a moment ago: read live":             {with(refused), with(inForce), false, StandingInForce, 1},
 		"never accepted":                               {with(refused), with(refused), false, StandingNotInForce, 1},
-		"there is none":                                {with(), with(), false, StandingAbsent, 1},
+		"there is none":                                {with(), with(), false, StandingAbsent, 2},
+		"deleted, and registered still":                {with(), &objects{entries: []string{"otf.owner.belay.dev"}}, false, StandingDeleted, 2},
+		"never made, beside others that are":           {with(), &objects{entries: []string{"x.owner.belay.dev"}}, false, StandingAbsent, 2},
 		"deleted a moment ago":                         {with(), with(), true, StandingDeleted, 1},
 		"deleted and made again":                       {with(inForce), with(inForce), true, StandingInForce, 0},
 		"the API server does not answer":               {with(), away, false, StandingUnknown, 1},

@@ -2,7 +2,9 @@ package facts
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -15,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 	"github.com/belay-dev/belay/webhook/internal/owner"
@@ -86,13 +89,10 @@ func (r *Reader) Find(ctx context.Context, q Query) owner.Fact {
 // try asks once, with its share of the time that is left, so that one lost packet
 // does not use up all of it.
 func (r *Reader) try(ctx context.Context, q Query, left int) (owner.Fact, error) {
-	if deadline, ok := ctx.Deadline(); ok && left > 1 {
-		share := time.Until(deadline) * 3 / 5
-		if share > minAttempt {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, share)
-			defer cancel()
-		}
+	if left > 1 {
+		var cancel context.CancelFunc
+		ctx, cancel = Attempt(ctx)
+		defer cancel()
 	}
 	client := metadata.ResourceInterface(r.client.Resource(resourceOf(q.Resource)))
 	if q.Resource.Namespaced {
@@ -105,6 +105,11 @@ func (r *Reader) try(ctx context.Context, q Query, left int) (owner.Fact, error)
 		}
 		if err != nil {
 			return owner.Fact{}, err
+		}
+		if m.UID == "" {
+			// Some aggregated APIs serve objects that were never stored. They cannot own
+			// anything: the API server refuses a reference without a UID.
+			return owner.Fact{Cause: owner.CauseServer}, nil
 		}
 		return owner.Fact{State: owner.StateKnown, Objects: []owner.Object{objectOf(q.Resource, m)}}, nil
 	}
@@ -122,6 +127,17 @@ func (r *Reader) try(ctx context.Context, q Query, left int) (owner.Fact, error)
 	return f, nil
 }
 
+// Attempt gives one try three fifths of the time that is left, so that a call that
+// hangs leaves time for another one.
+func Attempt(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	share := time.Until(deadline) * 3 / 5
+	if !ok || share < minAttempt {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, share)
+}
+
 // objectOf takes the coordinates from the path that was read, which are the
 // object's own, and the UID from what came back.
 func objectOf(r v1alpha1.ResolvedResource, m *metav1.PartialObjectMetadata) owner.Object {
@@ -134,6 +150,51 @@ func objectOf(r v1alpha1.ResolvedResource, m *metav1.PartialObjectMetadata) owne
 
 func resourceOf(r v1alpha1.ResolvedResource) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Resource}
+}
+
+// Locate asks the API server itself, past every cache, where it serves a kind, in
+// whatever version. It returns ErrNoKind only on the server's own word that there is
+// none: a group that does not exist, or one whose versions all answered and do not
+// list the kind. A group that is away for a moment, such as that of an aggregated
+// API server, is another error: nothing may be deleted for that.
+func (r *Reader) Locate(ctx context.Context, disc rest.Interface, group, kind string) (v1alpha1.ResolvedResource, error) {
+	versions := []string{"v1"}
+	prefix := "/api/"
+	if group != "" {
+		prefix = "/apis/" + group + "/"
+		var g metav1.APIGroup
+		err := getJSON(ctx, disc, "/apis/"+group, &g)
+		if apierrors.IsNotFound(err) {
+			return v1alpha1.ResolvedResource{}, ErrNoKind
+		}
+		if err != nil {
+			return v1alpha1.ResolvedResource{}, fmt.Errorf("asking for group %s: %w", group, err)
+		}
+		versions = nil
+		for _, v := range g.Versions {
+			versions = append(versions, v.Version)
+		}
+	}
+	for _, v := range versions {
+		var list metav1.APIResourceList
+		if err := getJSON(ctx, disc, prefix+v, &list); err != nil {
+			return v1alpha1.ResolvedResource{}, fmt.Errorf("asking for %s%s: %w", prefix, v, err)
+		}
+		for _, res := range list.APIResources {
+			if strings.EqualFold(res.Kind, kind) && !strings.Contains(res.Name, "/") {
+				return v1alpha1.ResolvedResource{Group: group, Version: v, Kind: res.Kind, Resource: res.Name, Namespaced: res.Namespaced}, nil
+			}
+		}
+	}
+	return v1alpha1.ResolvedResource{}, ErrNoKind
+}
+
+func getJSON(ctx context.Context, c rest.Interface, path string, into any) error {
+	raw, err := c.Get().AbsPath(path).SetHeader("Accept", "application/json").DoRaw(ctx)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, into)
 }
 
 // ErrNoKind says that the API server serves no such kind.
@@ -253,6 +314,9 @@ func causeOf(err error) owner.Cause {
 		return owner.CauseServer
 	}
 }
+
+// IsNoResource reports whether an error says that a path is not served.
+func IsNoResource(err error) bool { return isNoResource(err) }
 
 // isNoResource tells the 404 of a path that is not served from the 404 of an
 // object that does not exist: only the latter has the object's name in its

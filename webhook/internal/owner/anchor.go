@@ -66,8 +66,20 @@ func readable(s string) string {
 func Shareable(a *v1alpha1.Anchor, o v1alpha1.AnchorOwner, now time.Time, margin time.Duration) bool {
 	return a.DeletionTimestamp == nil &&
 		a.Spec.BoundUID == "" &&
+		// One that somebody else made, or restored, could go with something of theirs.
+		len(a.OwnerReferences) == 0 && len(a.Finalizers) == 0 &&
 		SameOwner(a.Spec.Owner, o) &&
 		a.Spec.ExpiresAt.Sub(now) >= margin
+}
+
+// Expiry is when an Anchor is given up: at the time that the webhook set by its own
+// clock, but not before it waited as long by the API server's.
+func Expiry(a *v1alpha1.Anchor) time.Time {
+	at := a.Spec.ExpiresAt.Time
+	if least := a.CreationTimestamp.Add(a.Spec.Deadline.Duration); least.After(at) {
+		return least
+	}
+	return at
 }
 
 // SameOwner compares two awaited owners by group, kind and name or labels; the

@@ -2,7 +2,10 @@ package owner
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
@@ -108,6 +111,9 @@ func resolve(in Input) Decision {
 func anchored(in Input, want Wanted) Decision {
 	r, f := in.Request, in.Facts.Anchor
 	switch {
+	case references(r.References, in.Facts.Owner.Objects):
+		// A right reference to an owner that is on its way out: the client's own choice.
+		return allow(ReasonAlreadyOwned, fmt.Sprintf("owned by %s, which is being deleted", want))
 	case r.Size > MaxObjectBytes && !stale(r.References, want):
 		return tooLarge(in, want) // no Anchor that nothing would ever reference
 	case r.Namespace == "":
@@ -138,6 +144,13 @@ func owned(in Input, owner Object, until string) Decision {
 	d := allow(reason, fmt.Sprintf("owned by %s %q (uid %s)%s", strings.ToLower(owner.Kind), owner.Name, owner.UID, until))
 	d.Edits = edits
 	return d
+}
+
+// references reports whether some reference has the UID of one of the objects.
+func references(refs []metav1.OwnerReference, objects []Object) bool {
+	return slices.ContainsFunc(refs, func(r metav1.OwnerReference) bool {
+		return slices.ContainsFunc(objects, func(o Object) bool { return o.UID == r.UID })
+	})
 }
 
 func tooLarge(in Input, want Wanted) Decision {

@@ -66,7 +66,24 @@ func FromAnnotation(value string) Target {
 	if w.Name == "" || len(w.Name) > 253 || len(content.IsPathSegmentName(w.Name)) > 0 {
 		return bad("has an invalid name")
 	}
+	if why := NeverOwner(group, w.Kind); why != "" {
+		return bad(why)
+	}
 	return Target{Owner: w}
+}
+
+// NeverOwner says why a kind can never be asked for as an owner: those that belay
+// reads for its own needs would tell whoever names them what they may not read
+// themselves.
+func NeverOwner(group, kind string) string {
+	switch {
+	case group == v1alpha1.GroupVersion.Group:
+		return "names a kind of belay's own"
+	case group == "" && strings.EqualFold(kind, "Namespace"):
+		return "names a Namespace, which owns what is in it anyway"
+	default:
+		return ""
+	}
 }
 
 // String is how messages speak of a wanted owner: job "build", spurjob with labels a=b.

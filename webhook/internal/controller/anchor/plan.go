@@ -29,8 +29,10 @@ type observed struct {
 type plan struct {
 	// bind makes this object the Anchor's owner.
 	bind *owner.Object
-	// expire deletes the Anchor.
+	// expire deletes the Anchor, and with it what it holds.
 	expire bool
+	// leave deletes the Anchor and leaves behind what it held.
+	leave bool
 	// condition to be written, if it is news.
 	condition *metav1.Condition
 	// event to be written along with a condition that is news.
@@ -48,6 +50,10 @@ const (
 	// quiet is how long an Anchor may wait before its status says so: owners mostly
 	// come within milliseconds, and a status write for each would double the cost.
 	quiet = 2 * time.Second
+	// releasedFor is how long a released Anchor stays. A create that was under way when
+	// it was bound may still be about to be stored with a reference to it: the API
+	// server ends requests after a minute (--request-timeout); this is twice that.
+	releasedFor = 2 * time.Minute
 	// pollFirst and pollLast bound the polling for an owner whose kind is not
 	// watched, or about which nothing could be found out.
 	pollFirst = time.Second
@@ -61,7 +67,7 @@ func decide(o observed, now time.Time) plan {
 	case a.DeletionTimestamp != nil:
 		return plan{}
 	case a.Spec.BoundUID != "":
-		return decideBound(a)
+		return decideBound(a, now)
 	case o.owner.State == owner.StateUnknown:
 		// Never expired on a guess: a missing answer is not a missing owner.
 		return plan{
@@ -93,7 +99,9 @@ func decide(o observed, now time.Time) plan {
 // decideBound tells a bound Anchor from a released one. The garbage collector
 // removes the reference when the owner is deleted with --cascade=orphan; it is
 // never set again, neither to that owner nor to a later one of the same name.
-func decideBound(a *v1alpha1.Anchor) plan {
+// After a while it is taken away, leaving behind what it held: else every owner of
+// the same name that comes and is orphaned would leave one for ever.
+func decideBound(a *v1alpha1.Anchor, now time.Time) plan {
 	for _, ref := range a.OwnerReferences {
 		if ref.UID == types.UID(a.Spec.BoundUID) {
 			c := condition(v1alpha1.ReasonBound, fmt.Sprintf("owned by %s (uid %s)", describe(a), a.Spec.BoundUID))
@@ -101,17 +109,23 @@ func decideBound(a *v1alpha1.Anchor) plan {
 			return plan{condition: c}
 		}
 	}
-	message := fmt.Sprintf("%s (uid %s) was deleted and left its dependents behind; the Anchor and what it holds stay, and are never bound again", describe(a), a.Spec.BoundUID)
-	return plan{
+	message := fmt.Sprintf("%s (uid %s) was deleted and left its dependents behind; what the Anchor holds stays, and is never bound again", describe(a), a.Spec.BoundUID)
+	p := plan{
 		condition: condition(v1alpha1.ReasonReleased, message),
 		event:     &notice{corev1.EventTypeNormal, v1alpha1.ReasonReleased, "Release", message},
+		after:     releasedFor,
 	}
+	if c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionBound); c != nil && c.Reason == v1alpha1.ReasonReleased {
+		p.after = max(0, c.LastTransitionTime.Add(releasedFor).Sub(now)) + 10*time.Millisecond
+		p.leave = !now.Before(c.LastTransitionTime.Add(releasedFor))
+	}
+	return p
 }
 
 // decideWaiting plans for an Anchor whose owner is absent, or on its way out.
 func decideWaiting(o observed, now time.Time) plan {
 	a := o.anchor
-	expires := a.Spec.ExpiresAt.Time
+	expires := owner.Expiry(a)
 	created := a.CreationTimestamp.Time
 	if !now.Before(expires) {
 		message := fmt.Sprintf("%s did not come until %s; the Anchor is deleted, and the garbage collector takes what it holds", describe(a), expires.UTC().Format(time.RFC3339))

@@ -124,14 +124,14 @@ func TestDecide(t *testing.T) {
 			waiting().BoundTo(run.UID).Obj(), owner.Fact{}, false, at(time.Hour), summary{status: "True", reason: v1alpha1.ReasonBound},
 		},
 		"O08: released: never bound again, not even to a new owner of the name": {
-			waiting().BoundTo("old-uid").Released().Obj(), known(run), true, at(time.Hour), summary{status: "False", reason: v1alpha1.ReasonReleased, eventType: corev1.EventTypeNormal},
+			waiting().BoundTo("old-uid").Released().Obj(), known(run), true, at(time.Hour), summary{status: "False", reason: v1alpha1.ReasonReleased, eventType: corev1.EventTypeNormal, after: releasedFor},
 		},
 		"O08: a reference to another UID is not the owner's": {
 			func() *v1alpha1.Anchor {
 				a := waiting().BoundTo("old-uid").Obj()
 				a.OwnerReferences[0].UID = run.UID
 				return a
-			}(), known(run), true, at(time.Hour), summary{status: "False", reason: v1alpha1.ReasonReleased, eventType: corev1.EventTypeNormal},
+			}(), known(run), true, at(time.Hour), summary{status: "False", reason: v1alpha1.ReasonReleased, eventType: corev1.EventTypeNormal, after: releasedFor},
 		},
 		"on its way out: nothing": {
 			waiting().Terminating(created).Obj(), absent, true, at(time.Hour), summary{},
@@ -172,7 +172,7 @@ func TestMessagesOfPlans(t *testing.T) {
 		"ambiguous": {waiting().For(labels).Obj(), known(run, walk), time.Minute, `several objects are spurjob with labels spur.dev/id=7; belay does not guess: make the labels unique. What the Anchor holds is kept`},
 		"unknown":   {waiting().Obj(), owner.Fact{Cause: owner.CauseTimeout}, time.Minute, `could not find out whether job "run" exists (Timeout); the Anchor is kept`},
 		"bound":     {waiting().BoundTo("u").Obj(), absent, time.Minute, `owned by job "run" (uid u)`},
-		"released":  {waiting().BoundTo("u").Released().Obj(), absent, time.Minute, `job "run" (uid u) was deleted and left its dependents behind; the Anchor and what it holds stay, and are never bound again`},
+		"released":  {waiting().BoundTo("u").Released().Obj(), absent, time.Minute, `job "run" (uid u) was deleted and left its dependents behind; what the Anchor holds stays, and is never bound again`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -11,8 +11,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -46,28 +48,45 @@ type finder interface {
 type Reconciler struct {
 	client client.Client
 	facts  finder
+	// locate asks the API server itself where it serves a kind, in any version.
+	locate func(context.Context, schema.GroupKind) (v1alpha1.ResolvedResource, error)
 	owners *owners
 	events events.EventRecorder
 }
 
-// indexOwner finds Anchors by namespace and the owner's group and kind.
+// indexOwner finds the Anchors that wait, by the owner's group, kind and name; those
+// that wait for labels stand under the empty name.
 const indexOwner = "belay.owner"
 
+func indexKey(groupKind, name string) string { return groupKind + "/" + name }
+
+// Clients are the clients beside the manager's own.
+type Clients struct {
+	Metadata metadata.Interface
+	// Discovery is used with absolute paths only.
+	Discovery rest.Interface
+}
+
 // Setup adds a Reconciler, and its watches for owners, to the manager.
-func Setup(ctx context.Context, mgr manager.Manager, f finder, meta metadata.Interface) error {
+func Setup(ctx context.Context, mgr manager.Manager, f *facts.Reader, clients Clients) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.Anchor{}, indexOwner, func(o client.Object) []string {
 		a, ok := o.(*v1alpha1.Anchor)
 		if !ok {
 			return nil
 		}
-		return []string{groupKind(a.Spec.Owner.APIVersion, a.Spec.Owner.Kind)}
+		if a.Spec.BoundUID != "" {
+			return nil // waits for nobody any more
+		}
+		return []string{indexKey(groupKind(a.Spec.Owner.APIVersion, a.Spec.Owner.Kind), a.Spec.Owner.Name)}
 	}); err != nil {
 		return fmt.Errorf("indexing anchors: %w", err)
 	}
-	r := &Reconciler{client: mgr.GetClient(), facts: f, events: mgr.GetEventRecorder("belay-controller")}
+	r := &Reconciler{client: mgr.GetClient(), facts: f, locate: func(ctx context.Context, gk schema.GroupKind) (v1alpha1.ResolvedResource, error) {
+		return f.Locate(ctx, clients.Discovery, gk.Group, gk.Kind)
+	}, events: mgr.GetEventRecorder("belay-controller")}
 	came := make(chan event.GenericEvent, 1024)
 	r.owners = &owners{
-		client: meta, log: mgr.GetLogger().WithName("owners"),
+		client: clients.Metadata, log: mgr.GetLogger().WithName("owners"),
 		came:    func(res v1alpha1.ResolvedResource, m *metav1.PartialObjectMetadata) { r.ownerCame(ctx, came, res, m) },
 		watches: watchMap{},
 	}
@@ -84,16 +103,21 @@ func Setup(ctx context.Context, mgr manager.Manager, f finder, meta metadata.Int
 // ownerCame enqueues the Anchors that wait for an owner. An Anchor that is not in
 // the cache yet finds the owner itself, when it comes there.
 func (r *Reconciler) ownerCame(ctx context.Context, out chan<- event.GenericEvent, res v1alpha1.ResolvedResource, m *metav1.PartialObjectMetadata) {
-	opts := []client.ListOption{client.MatchingFields{indexOwner: groupKind(apiVersionOf(res), res.Kind)}}
-	if res.Namespaced {
-		opts = append(opts, client.InNamespace(m.Namespace))
+	gk := groupKind(apiVersionOf(res), res.Kind)
+	var waiting []v1alpha1.Anchor
+	for _, key := range []string{indexKey(gk, m.Name), indexKey(gk, "")} {
+		opts := []client.ListOption{client.MatchingFields{indexOwner: key}}
+		if res.Namespaced {
+			opts = append(opts, client.InNamespace(m.Namespace))
+		}
+		var list v1alpha1.AnchorList
+		if err := r.client.List(ctx, &list, opts...); err != nil {
+			return // shutting down, or the cache is not there yet: the Anchor looks itself
+		}
+		waiting = append(waiting, list.Items...)
 	}
-	var list v1alpha1.AnchorList
-	if err := r.client.List(ctx, &list, opts...); err != nil {
-		return // shutting down, or the cache is not there yet: the Anchor looks itself
-	}
-	for i := range list.Items {
-		a := &list.Items[i]
+	for i := range waiting {
+		a := &waiting[i]
 		if a.Spec.BoundUID != "" || !holds(a.Spec.Owner, m.Name, m.Labels) {
 			continue
 		}
@@ -122,7 +146,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	switch {
 	case apierrors.IsConflict(err):
 		return reconcile.Result{RequeueAfter: pollFirst / 10}, nil // the cache is behind
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err):
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsNotFound(err) && !facts.IsNoResource(err):
 		return reconcile.Result{}, nil // all of it is going away
 	case err != nil:
 		return reconcile.Result{}, err
@@ -134,7 +158,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 // time left: then nothing but waiting follows from it. Everything else is read live.
 func (r *Reconciler) look(ctx context.Context, a *v1alpha1.Anchor, now time.Time) (owner.Fact, bool) {
 	exists, watched := r.owners.mayExist(a)
-	if watched && !exists && now.Before(a.Spec.ExpiresAt.Time) {
+	if watched && !exists && now.Before(owner.Expiry(a)) {
 		return owner.Fact{State: owner.StateAbsent}, true
 	}
 	return r.find(ctx, a), watched
@@ -143,16 +167,26 @@ func (r *Reconciler) look(ctx context.Context, a *v1alpha1.Anchor, now time.Time
 func (r *Reconciler) find(ctx context.Context, a *v1alpha1.Anchor) owner.Fact {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	res, err := r.facts.Resolve(a.Spec.Owner.APIVersion, a.Spec.Owner.Kind)
-	if errors.Is(err, facts.ErrNoKind) {
-		// No such kind, hence no such object: an Anchor must not outlive the CRD of
-		// an owner that never came.
-		return owner.Fact{State: owner.StateAbsent}
-	}
-	if err != nil {
+	q := facts.Query{Namespace: a.Namespace, Name: a.Spec.Owner.Name, Labels: a.Spec.Owner.MatchLabels}
+	var err error
+	if q.Resource, err = r.facts.Resolve(a.Spec.Owner.APIVersion, a.Spec.Owner.Kind); err == nil {
+		if f := r.facts.Find(ctx, q); f.Cause != owner.CauseNoKind {
+			return f
+		}
+	} else if !errors.Is(err, facts.ErrNoKind) {
 		return owner.Fact{Cause: facts.CauseOf(err)}
 	}
-	return r.facts.Find(ctx, facts.Query{Resource: res, Namespace: a.Namespace, Name: a.Spec.Owner.Name, Labels: a.Spec.Owner.MatchLabels})
+	// Not under the version that the Anchor names, as far as a cache knows. That may
+	// be a group that is away for a moment, or another version of the same kind; only
+	// the API server's own word that there is no such kind makes the owner absent.
+	q.Resource, err = r.locate(ctx, schema.FromAPIVersionAndKind(a.Spec.Owner.APIVersion, a.Spec.Owner.Kind).GroupKind())
+	switch {
+	case errors.Is(err, facts.ErrNoKind):
+		return owner.Fact{State: owner.StateAbsent}
+	case err != nil:
+		return owner.Fact{Cause: facts.CauseOf(err)}
+	}
+	return r.facts.Find(ctx, q)
 }
 
 // apply does what was planned. The event comes before the deletion, since
@@ -163,14 +197,17 @@ func (r *Reconciler) apply(ctx context.Context, log logr.Logger, a *v1alpha1.Anc
 		if err != nil || !bound {
 			return err
 		}
-		p = decideBound(a)
+		p = decideBound(a, time.Now())
 	}
 	if p.news(a) && p.event != nil {
 		metrics.Anchors.WithLabelValues(p.event.reason).Inc()
 		r.events.Eventf(a, nil, p.event.kind, p.event.reason, p.event.action, "%s", p.event.note)
 	}
 	if p.expire {
-		return r.expire(ctx, log, a)
+		return r.remove(ctx, log, a, metav1.DeletePropagationBackground)
+	}
+	if p.leave {
+		return r.remove(ctx, log, a, metav1.DeletePropagationOrphan)
 	}
 	if !p.news(a) {
 		return nil
@@ -221,13 +258,14 @@ func contains(objects []owner.Object, uid types.UID) bool {
 	return false
 }
 
-// expire deletes exactly the Anchor that was looked at, in the background.
-func (r *Reconciler) expire(ctx context.Context, log logr.Logger, a *v1alpha1.Anchor) error {
+// remove deletes exactly the Anchor that was looked at: in the background, when it
+// expired, or leaving behind what it held, when it was released.
+func (r *Reconciler) remove(ctx context.Context, log logr.Logger, a *v1alpha1.Anchor, how metav1.DeletionPropagation) error {
 	uid, rv := a.UID, a.ResourceVersion
-	err := r.client.Delete(ctx, a, client.Preconditions{UID: &uid, ResourceVersion: &rv}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	err := r.client.Delete(ctx, a, client.Preconditions{UID: &uid, ResourceVersion: &rv}, client.PropagationPolicy(how))
 	if err != nil {
-		return fmt.Errorf("expiring anchor %s/%s: %w", a.Namespace, a.Name, err)
+		return fmt.Errorf("deleting anchor %s/%s: %w", a.Namespace, a.Name, err)
 	}
-	log.Info("anchor expired", "namespace", a.Namespace, "name", a.Name, "owner", describe(a))
+	log.Info("anchor deleted", "namespace", a.Namespace, "name", a.Name, "owner", describe(a), "propagation", how)
 	return nil
 }

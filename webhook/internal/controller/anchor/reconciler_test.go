@@ -35,6 +35,8 @@ type cluster struct {
 	anchor  *v1alpha1.Anchor // nil once it is deleted
 	found   []owner.Fact
 	resolve error
+	// located is what the API server itself says.
+	located error
 	refuse  error // of every write
 
 	looks, writes int
@@ -114,7 +116,9 @@ func (c *cluster) Find(context.Context, facts.Query) owner.Fact {
 func (c *cluster) reconcile(t *testing.T) (reconcile.Result, []string, error) {
 	t.Helper()
 	c.events = events.NewFakeRecorder(10)
-	r := &Reconciler{client: c, facts: c, owners: &owners{log: logr.Discard(), watches: watchMap{}}, events: c.events}
+	r := &Reconciler{client: c, facts: c, locate: func(context.Context, schema.GroupKind) (v1alpha1.ResolvedResource, error) {
+		return builders.Jobs(), c.located
+	}, owners: &owners{log: logr.Discard(), watches: watchMap{}}, events: c.events}
 	result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "lab", Name: "job-run-x"}})
 	close(c.events.Events)
 	var told []string
@@ -213,11 +217,60 @@ func TestWhatIsNotKnownDeletesNothing(t *testing.T) {
 	}
 }
 
-func TestAKindThatIsNotServedHasNoObjects(t *testing.T) {
+// What a cache says of kinds is no reason to give an Anchor up; the API server's own
+// word is.
+func TestOnlyTheServersOwnWordThatThereIsNoKindExpires(t *testing.T) {
 	t.Parallel()
-	c := &cluster{anchor: old(), resolve: facts.ErrNoKind}
-	if _, _, err := c.reconcile(t); err != nil || c.deleted == nil || c.looks != 0 {
-		t.Errorf("%v, deleted %v", err, c.deleted)
+	away := errors.New("the server is currently unable to handle the request")
+	job := owner.Fact{State: owner.StateKnown, Objects: []owner.Object{{APIVersion: "batch/v1", Kind: "Job", Name: "run", UID: "job-uid"}}}
+	for name, c := range map[string]struct {
+		resolve, located error
+		found            []owner.Fact
+		deleted, bound   bool
+	}{
+		"the server says that there is no such kind":      {facts.ErrNoKind, facts.ErrNoKind, nil, true, false},
+		"its group does not answer":                       {facts.ErrNoKind, away, nil, false, false},
+		"it is served in another version":                 {facts.ErrNoKind, nil, []owner.Fact{job}, false, true},
+		"the path that the cache knows is not served now": {nil, away, []owner.Fact{{Cause: owner.CauseNoKind}}, false, false},
+		"nor is the kind in any other version":            {nil, facts.ErrNoKind, []owner.Fact{{Cause: owner.CauseNoKind}}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &cluster{anchor: old(), resolve: c.resolve, located: c.located, found: c.found}
+			if _, _, err := s.reconcile(t); err != nil {
+				t.Fatal(err)
+			}
+			if (s.deleted != nil) != c.deleted || (s.anchor != nil && s.anchor.Spec.BoundUID != "") != c.bound {
+				t.Errorf("deleted %t, anchor %+v", s.deleted != nil, s.anchor)
+			}
+		})
+	}
+}
+
+// A released Anchor is taken away after a while, and what it held is left behind.
+func TestAReleasedAnchorLeavesAndOrphans(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		since time.Duration
+		gone  bool
+	}{"just released": {time.Second, false}, "released long ago": {releasedFor + time.Second, true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := old()
+			a.Spec.BoundUID = "job-uid"
+			a.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionBound, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonReleased, LastTransitionTime: metav1.NewTime(time.Now().Add(-c.since))}}
+			s := &cluster{anchor: a}
+			result, _, err := s.reconcile(t)
+			if err != nil || (s.deleted != nil) != c.gone {
+				t.Fatalf("%v, deleted %v", err, s.deleted)
+			}
+			if c.gone && *s.deleted.PropagationPolicy != metav1.DeletePropagationOrphan {
+				t.Errorf("what it held goes with it: %v", *s.deleted.PropagationPolicy)
+			}
+			if !c.gone && result.RequeueAfter <= 0 {
+				t.Error("never looked at again")
+			}
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package registration
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 	"github.com/belay-dev/belay/webhook/internal/expr"
 	"github.com/belay-dev/belay/webhook/internal/facts"
+	"github.com/belay-dev/belay/webhook/internal/owner"
 )
 
 // kindFact is what was found out about one kind that a policy names.
@@ -66,6 +68,9 @@ func accept(p *v1alpha1.OwnerPolicy, o observedPolicy) verdict {
 	if v, bad := checkKind("spec.owner", p.Spec.Owner.APIVersion, p.Spec.Owner.Kind, o.owner); bad {
 		return v
 	}
+	if why := owner.NeverOwner(o.owner.resource.Group, o.owner.resource.Kind); why != "" {
+		return verdict{reason: v1alpha1.ReasonForbiddenKind, message: "spec.owner: " + why}
+	}
 	for i, d := range o.dependents {
 		if !d.resource.Namespaced && o.owner.resource.Namespaced {
 			return verdict{reason: v1alpha1.ReasonScopeMismatch, message: fmt.Sprintf("spec.dependents[%d]: %s is cluster-scoped and cannot be owned by the namespaced %s", i, d.resource.Kind, o.owner.resource.Kind)}
@@ -105,6 +110,9 @@ func checkSelectors(s v1alpha1.OwnerPolicySpec) (verdict, bool) {
 		name     string
 		selector *metav1.LabelSelector
 	}{{"selector", s.Selector}, {"namespaceSelector", s.NamespaceSelector}} {
+		if raw, err := json.Marshal(c.selector); err != nil || len(raw) > maxSelector {
+			return verdict{reason: v1alpha1.ReasonInvalidSelector, message: fmt.Sprintf("spec.%s: has more than %d bytes; select by a label of your own instead of listing names", c.name, maxSelector)}, true
+		}
 		errs := metav1validation.ValidateLabelSelector(c.selector, metav1validation.LabelSelectorValidationOptions{}, field.NewPath("spec", c.name))
 		if len(errs) > 0 {
 			return verdict{reason: v1alpha1.ReasonInvalidSelector, message: clip(errs[0].Error())}, true
@@ -112,6 +120,10 @@ func checkSelectors(s v1alpha1.OwnerPolicySpec) (verdict, bool) {
 	}
 	return verdict{}, false
 }
+
+// maxSelector bounds a selector in JSON. All of them are kept in one annotation,
+// whose limit is 256 KiB: one policy must not use that up for the others.
+const maxSelector = 4 << 10
 
 func checkKind(path, apiVersion, kind string, f kindFact) (verdict, bool) {
 	switch {
@@ -155,8 +167,10 @@ func forbidden(r v1alpha1.ResolvedResource) string {
 		return "is a question to the API server and is never stored"
 	case "coordination.k8s.io", "events.k8s.io":
 		return "must never wait for a webhook: leader elections and events depend on it"
+	case "certificates.k8s.io", "apiregistration.k8s.io", "apiextensions.k8s.io", "flowcontrol.apiserver.k8s.io":
+		return "is what the cluster itself runs on, and must never wait for a webhook"
 	case "":
-		if r.Resource == "events" || r.Resource == "namespaces" {
+		if r.Resource == "events" || r.Resource == "namespaces" || r.Resource == "nodes" {
 			return "must never wait for a webhook"
 		}
 	}

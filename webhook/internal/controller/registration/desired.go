@@ -52,7 +52,7 @@ type entry struct {
 const annotationEntry = "annotation.belay.dev"
 
 // entryDomain ends the names of the entries of owner policies.
-const entryDomain = ".owner.belay.dev"
+const entryDomain = v1alpha1.OwnerEntryDomain
 
 // desired builds the entries of both configurations, in the order of their names.
 func desired(policies []policyInForce, s settings) (mutating, validating []entry) {
@@ -116,7 +116,10 @@ func annotated(s settings) entry {
 		conditions: []admissionregistrationv1.MatchCondition{
 			notKube(),
 			{Name: "belay.annotated", Expression: fmt.Sprintf("has(object.metadata) && has(object.metadata.annotations) && %q in object.metadata.annotations", v1alpha1.OwnerAnnotation)},
-			{Name: "belay.never", Expression: `!(request.resource.group in ["belay.dev", "coordination.k8s.io", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io"]) && !(request.resource.group == "" && request.resource.resource in ["events", "namespaces"])`},
+			{Name: "belay.never", Expression: `!(request.resource.group in ["belay.dev", "coordination.k8s.io", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io"]) && !(request.resource.group == "" && request.resource.resource in ["events", "namespaces", "nodes"])`},
+			// Controllers copy annotations from what people write to what they make of it:
+			// a ReplicaSet that is owned by the Deployment's owner, too, would outlive it.
+			{Name: "belay.not-inherited", Expression: `!(request.resource.group == "apps" && request.resource.resource in ["replicasets", "controllerrevisions"]) && request.resource.group != "discovery.k8s.io"`},
 		},
 		failurePolicy:  admissionregistrationv1.Ignore,
 		timeoutSeconds: 3,

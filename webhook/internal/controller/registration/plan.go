@@ -67,11 +67,23 @@ func plan(live config, want []admissionregistrationv1.MutatingWebhook, ca []byte
 	}
 	for _, w := range want {
 		if !seen[w.Name] {
-			w.ClientConfig.CABundle = mergeBundle(nil, ca, now)
+			// Where cert-manager injects the CA a new entry starts with that of another one,
+			// or it would refuse everything until it is injected.
+			w.ClientConfig.CABundle = mergeBundle(anyBundle(live.entries), ca, now)
 			out.entries = append(out.entries, w)
 		}
 	}
 	return out, differs(live, out)
+}
+
+// anyBundle is the CA bundle of an entry of belay's own, if one has any.
+func anyBundle(entries []admissionregistrationv1.MutatingWebhook) []byte {
+	for _, e := range entries {
+		if (strings.HasSuffix(e.Name, entryDomain) || e.Name == annotationEntry) && len(e.ClientConfig.CABundle) > 0 {
+			return e.ClientConfig.CABundle
+		}
+	}
+	return nil
 }
 
 func differs(a, b config) bool {

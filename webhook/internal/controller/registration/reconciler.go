@@ -30,7 +30,7 @@ import (
 )
 
 // ConfigurationName is the name of both webhook configurations.
-const ConfigurationName = "belay"
+const ConfigurationName = v1alpha1.ConfigurationName
 
 const (
 	// recheckSoon is how soon a spec is looked at again that was refused for
@@ -283,6 +283,9 @@ func (r *Reconciler) register(ctx context.Context, log logr.Logger, policies []p
 	case held > 0:
 		return held, outcome{reason: v1alpha1.ReasonContested, message: "another writer keeps changing the webhook configuration \"belay\"; it is repaired once a minute, find out who it is"}
 	}
+	if r.o.InjectCAFrom != "" && r.unsigned(ctx) {
+		return 0, outcome{reason: v1alpha1.ReasonCertificateNotReady, message: "cert-manager has not filled caBundle yet; is the Certificate " + r.o.InjectCAFrom + " ready, and its CA injector running?"}
+	}
 	return 0, outcome{reason: v1alpha1.ReasonRegistered, message: "the API server calls belay for this policy", rejected: rejected}
 }
 
@@ -300,6 +303,20 @@ func (r *Reconciler) ca(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("secret %s/%s holds no certificate yet", r.o.OwnNamespace, r.o.CASecret)
 	}
 	return ca, nil
+}
+
+// unsigned reports whether some entry has no CA, so that calls for it fail.
+func (r *Reconciler) unsigned(ctx context.Context) bool {
+	var c admissionregistrationv1.MutatingWebhookConfiguration
+	if err := r.live.Get(ctx, client.ObjectKey{Name: ConfigurationName}, &c); err != nil {
+		return true
+	}
+	for _, w := range c.Webhooks {
+		if len(w.ClientConfig.CABundle) == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // written is what became of writing one configuration.
