@@ -80,7 +80,9 @@ test-modules: ## run the tests of the modules below hack/
 .PHONY: test-integration
 test-integration: controlplane ## run test/integration on K8S_VERSION, and the API facts also on K8S_OLDEST
 	$(call say,integration tests on Kubernetes $(K8S_VERSION))
-	BELAY_K8S_VERSION=$(K8S_VERSION) go test -count=1 -p 1 -timeout 40m ./test/integration/...
+	@mkdir -p bin && rm -f bin/report.txt
+	BELAY_TEST_REPORT=$(CURDIR)/bin/report.txt BELAY_K8S_VERSION=$(K8S_VERSION) go test -count=1 -p 1 -timeout 40m ./test/integration/...
+	@echo 'measured:' && cat bin/report.txt
 	$(call say,API facts on Kubernetes $(K8S_OLDEST))
 	env -u KUBEBUILDER_ASSETS BELAY_K8S_VERSION=$(K8S_OLDEST) go test -count=1 -p 1 -timeout 40m ./test/integration/apifacts/...
 
