@@ -16,15 +16,16 @@ ENV CGO_ENABLED=0
 COPY go.mod go.sum ./
 RUN --mount=type=cache,target=/go/pkg/mod go mod download
 COPY . .
-ARG TARGETOS TARGETARCH
 
 FROM builder AS build-webhook
+ARG TARGETOS TARGETARCH VERSION=devel
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w" -o /belay-webhook ./cmd/belay-webhook
+    GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w -X github.com/belay-dev/belay/webhook/app.version=$VERSION" -o /belay-webhook ./cmd/belay-webhook
 
 FROM builder AS build-controller
+ARG TARGETOS TARGETARCH VERSION=devel
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-    GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w" -o /belay-controller ./cmd/belay-controller
+    GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w -X github.com/belay-dev/belay/webhook/app.version=$VERSION" -o /belay-controller ./cmd/belay-controller
 
 # 65532 is "nonroot" of the base image; as a number it also satisfies runAsNonRoot.
 FROM gcr.io/distroless/static:nonroot AS base

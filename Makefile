@@ -48,11 +48,12 @@ help: ## explain every target (the default)
 .PHONY: build
 build: ## build every command of cmd/ into bin/, static
 	$(call say,building $(notdir $(wildcard cmd/*)) into bin/)
-	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o bin/ ./cmd/...
+	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w -X github.com/belay-dev/belay/webhook/app.version=$(VERSION)' -o bin/ ./cmd/...
 
 .PHONY: demo
 demo: ## show on a real control plane what belay does; DEMO_FLAGS=--keep leaves it up
-	go run ./hack/demo $(DEMO_FLAGS)
+	@go build -o bin/demo ./hack/demo
+	@bin/demo $(DEMO_FLAGS)
 
 .PHONY: clean
 clean: ## remove bin/; control planes in the user's cache stay

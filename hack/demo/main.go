@@ -69,6 +69,9 @@ func run(args []string, out, progress io.Writer) int {
 	defer stop()
 	ok, err := demo(ctx, o, out, progress)
 	switch {
+	case err != nil && ctx.Err() != nil:
+		_, _ = fmt.Fprintln(progress, "demo: interrupted")
+		return 1
 	case err != nil:
 		_, _ = fmt.Fprintf(progress, "demo: %v\n", err)
 		return 1
@@ -111,11 +114,37 @@ func demo(ctx context.Context, o options, out, progress io.Writer) (ok bool, err
 	}
 	ok = table(out, rows, s.Plane.Version())
 	if o.keep {
-		_, _ = fmt.Fprintf(out, "\nEverything is still up. Namespaces: %s (without belay), %s (with belay).\n\n  export KUBECONFIG=%s\n\nCtrl-C ends it.\n", st.without, st.with, s.Plane.Kubeconfig())
+		if err := shorten(ctx, s, presetDeadline); err != nil {
+			return false, err
+		}
+		_, _ = fmt.Fprintf(out, kept, st.without, st.with, presetDeadline, s.Dir, s.Plane.Kubeconfig(), st.with)
 		<-all.Done()
 	}
 	return ok, nil
 }
+
+// presetDeadline is the deadline of manifests/presets/otf.
+const presetDeadline = 5 * time.Minute
+
+// kept is what is printed when everything stays up.
+const kept = `
+Everything is still up. Namespaces: %s (without belay), %s (with belay).
+The policy's deadline is %s again; kube-apiserver runs with OwnerReferencesPermissionEnforcement
+since the last scenario. Logs are in %s. Try, with kubectl:
+
+  export KUBECONFIG=%s
+  kubectl config set-context --current --namespace=%s
+  kubectl create -f - <<'EOF'
+  {"apiVersion":"v1","kind":"Secret","metadata":{"name":"run-1","labels":
+    {"app.kubernetes.io/name":"otf-job","app.kubernetes.io/part-of":"otf"}}}
+  EOF
+  kubectl get anchors                        # waits for its owner
+  kubectl delete anchors --all               # the guard refuses
+  kubectl create job run-1 --image=busybox   # the Anchor is Bound
+  kubectl delete job run-1                   # Anchor and Secret go
+
+Ctrl-C ends it.
+`
 
 // shorten gives the preset's policy a deadline that a spectator can wait for.
 func shorten(ctx context.Context, s *stack.Stack, d time.Duration) error {

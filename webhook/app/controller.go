@@ -55,8 +55,9 @@ expire, when it is back.`,
   # with cert-manager: it injects the CA, belay leaves caBundle alone
   belay-controller --inject-ca-from=belay-system/belay-webhook
 
-  # out of a cluster, for development
-  belay-controller --kubeconfig=kubeconfig --webhook-url=https://localhost:9443`,
+  # out of a cluster, for development, beside belay-webhook with its default ports
+  belay-controller --kubeconfig=kubeconfig --webhook-url=https://localhost:9443 \
+    --health-probe-bind-address=0 --metrics-bind-address=0`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
@@ -159,7 +160,7 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	if err := o.checks(mgr); err != nil {
 		return err
 	}
-	log.Info("starting belay-controller", "namespace", o.namespace)
+	log.Info("starting belay-controller", "version", version, "namespace", o.namespace)
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("belay-controller stopped: %w", err)
 	}

@@ -23,6 +23,9 @@ const (
 	ExitCore = 70
 )
 
+// version is set when a release is built: -ldflags "-X …/webhook/app.version=v0.1.0".
+var version = "devel"
+
 // usageError is an error of the command line.
 type usageError struct{ error }
 
@@ -35,6 +38,7 @@ func Main(cmd *cobra.Command, args []string, stderr io.Writer) int {
 	defer stop()
 	cmd.SetArgs(args)
 	cmd.SetErr(stderr)
+	cmd.Version = version
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	err := cmd.ExecuteContext(ctx)

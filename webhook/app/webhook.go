@@ -136,7 +136,7 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	if err := o.checks(mgr, server, source, cached); err != nil {
 		return err
 	}
-	log.Info("starting belay-webhook", "listen", o.listen, "namespace", o.namespace)
+	log.Info("starting belay-webhook", "version", version, "listen", o.listen, "namespace", o.namespace)
 	if err := serve(ctx, log, mgr, source, cached); err != nil {
 		return fmt.Errorf("belay-webhook stopped: %w", err)
 	}

@@ -149,7 +149,12 @@ func build(ctx context.Context) (string, error) {
 	}
 	// One folder a process, so that two test binaries never write one file at once;
 	// linking takes about two seconds.
-	dir, err := os.MkdirTemp(cache, "belay-bin-")
+	cache = filepath.Join(cache, "belay", "stack")
+	if err := os.MkdirAll(cache, 0o750); err != nil {
+		return "", err
+	}
+	sweep(cache)
+	dir, err := os.MkdirTemp(cache, "bin-")
 	if err != nil {
 		return "", err
 	}
@@ -163,6 +168,19 @@ func build(ctx context.Context) (string, error) {
 		return dir, fmt.Errorf("building belay: %w\n%s", err, out)
 	}
 	return dir, nil
+}
+
+// sweep removes what a run left behind that was killed: no run takes a day.
+func sweep(cache string) {
+	entries, err := os.ReadDir(cache)
+	if err != nil {
+		return // nothing to remove, or somebody else's business
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > 24*time.Hour {
+			_ = os.RemoveAll(filepath.Join(cache, e.Name()))
+		}
+	}
 }
 
 func (s *Stack) clients() error {
