@@ -3,16 +3,16 @@ package owned
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"time"
 
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/belay-dev/belay/test/integration/stack"
 )
 
 // inIPv6OnlyEnv makes the test binary play the part of inIPv6Only; its value is
@@ -57,7 +57,7 @@ func inIPv6Only(socket string) error {
 		_ = cmd.Wait()
 	}()
 	for _, url := range []string{"http://[::1]:18081/readyz", "http://[::1]:18080/metrics"} {
-		if err := get(ctx, url); err != nil {
+		if err := stack.WaitOK(ctx, url); err != nil {
 			return err
 		}
 	}
@@ -70,28 +70,6 @@ func inIPv6Only(socket string) error {
 		return err
 	}
 	return c.Close()
-}
-
-func get(ctx context.Context, url string) error {
-	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-		if err != nil {
-			return err
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err == nil {
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return nil
-			}
-			err = errors.New(resp.Status)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s: %w", url, err)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
 }
 
 // forward passes every connection of a listener on to an address, until the

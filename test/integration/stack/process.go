@@ -122,7 +122,27 @@ const readyBound = time.Minute
 func (p *Process) ready(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyBound)
 	defer cancel()
-	url := fmt.Sprintf("http://127.0.0.1:%d/readyz", p.ProbePort)
+	go func() { // no need to wait on when it has ended
+		select {
+		case <-p.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	err := WaitOK(ctx, fmt.Sprintf("http://127.0.0.1:%d/readyz", p.ProbePort))
+	if err == nil {
+		return nil
+	}
+	select {
+	case <-p.done:
+		return fmt.Errorf("%s ended before it was ready: %w; its log ends with:\n%s", p.Name, p.err, p.Tail(20))
+	default:
+		return fmt.Errorf("%s is not ready (%w); its log ends with:\n%s", p.Name, err, p.Tail(20))
+	}
+}
+
+// WaitOK waits until a URL answers 200.
+func WaitOK(ctx context.Context, url string) error {
 	for {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 		if err != nil {
@@ -137,10 +157,8 @@ func (p *Process) ready(ctx context.Context) error {
 			err = errors.New(resp.Status)
 		}
 		select {
-		case <-p.done:
-			return fmt.Errorf("%s ended before it was ready: %w; its log ends with:\n%s", p.Name, p.err, p.Tail(20))
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready (%w); its log ends with:\n%s", p.Name, err, p.Tail(20))
+			return fmt.Errorf("%s: %w", url, err)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
