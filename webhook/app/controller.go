@@ -139,7 +139,7 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("building the manager: %w", err)
 	}
-	find, meta, err := reader(cfg)
+	find, meta, err := reader(cfg, mgr.GetRESTMapper())
 	if err != nil {
 		return err
 	}

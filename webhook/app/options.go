@@ -10,7 +10,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap/zapcore"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -93,18 +92,9 @@ func scheme() (*runtime.Scheme, error) {
 // discoveryTimeout bounds one discovery call, which no context of a request does.
 const discoveryTimeout = 2 * time.Second
 
-// reader builds the reader of live facts, with its own client.
-func reader(cfg *rest.Config) (*facts.Reader, metadata.Interface, error) {
-	bounded := rest.CopyConfig(cfg)
-	bounded.Timeout = discoveryTimeout
-	hc, err := rest.HTTPClientFor(bounded)
-	if err != nil {
-		return nil, nil, fmt.Errorf("building the discovery client: %w", err)
-	}
-	mapper, err := apiutil.NewDynamicRESTMapper(bounded, hc)
-	if err != nil {
-		return nil, nil, fmt.Errorf("building the REST mapper: %w", err)
-	}
+// reader builds the reader of live facts, over the manager's mapper: discovery is
+// done once a process.
+func reader(cfg *rest.Config, mapper meta.RESTMapper) (*facts.Reader, metadata.Interface, error) {
 	mc, err := metadata.NewForConfig(cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("building the metadata client: %w", err)
@@ -112,7 +102,7 @@ func reader(cfg *rest.Config) (*facts.Reader, metadata.Interface, error) {
 	return facts.NewReader(mc, mapper), mc, nil
 }
 
-// mapperFor gives managers a mapper whose calls are bounded, too.
+// mapperFor gives managers a mapper whose calls are bounded.
 func mapperFor(cfg *rest.Config, _ *http.Client) (meta.RESTMapper, error) {
 	bounded := rest.CopyConfig(cfg)
 	bounded.Timeout = discoveryTimeout
@@ -137,6 +127,3 @@ func splitListen(addr string) (string, int, error) {
 }
 
 func registerMetrics() { metrics.MustRegister() }
-
-// namespaceKind is the kind of the namespaces whose labels are watched.
-var namespaceKind = corev1.SchemeGroupVersion.WithKind("Namespace")

@@ -115,7 +115,7 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	find, _, err := reader(cfg)
+	find, _, err := reader(cfg, mgr.GetRESTMapper())
 	if err != nil {
 		return err
 	}
@@ -250,7 +250,7 @@ func (o *webhookOptions) stores(ctx context.Context, mgr manager.Manager) (*gate
 		return nil, nil, fmt.Errorf("watching owner policies: %w", err)
 	}
 	var ns metav1.PartialObjectMetadata
-	ns.SetGroupVersionKind(namespaceKind)
+	ns.SetGroupVersionKind(facts.NamespaceKind)
 	if _, err := mgr.GetCache().GetInformer(ctx, &ns, cache.BlockUntilSynced(false)); err != nil {
 		return nil, nil, fmt.Errorf("watching namespaces: %w", err)
 	}

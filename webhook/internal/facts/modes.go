@@ -24,7 +24,7 @@ func NewModes(cached, live client.Reader) *Modes { return &Modes{cached: cached,
 // cached namespace without the label is therefore looked at again, live.
 func (m *Modes) Mode(ctx context.Context, namespace string) (string, error) {
 	var ns metav1.PartialObjectMetadata
-	ns.SetGroupVersionKind(namespaceKind)
+	ns.SetGroupVersionKind(NamespaceKind)
 	key := client.ObjectKey{Name: namespace}
 	if err := m.cached.Get(ctx, key, &ns); err == nil {
 		if mode := ns.Labels[v1alpha1.ModeLabel]; mode == v1alpha1.ModeEnforce || mode == v1alpha1.ModeWarn {

@@ -79,11 +79,11 @@ func (r *Reader) Find(ctx context.Context, q Query) owner.Fact {
 		if f, err = r.try(ctx, q, attempts-try); err == nil {
 			return f
 		}
-		if c := causeOf(err); c == owner.CauseForbidden || c == owner.CauseNoKind || !Pause(ctx) {
+		if c := CauseOf(err); c == owner.CauseForbidden || c == owner.CauseNoKind || !Pause(ctx) {
 			break
 		}
 	}
-	return owner.Fact{Cause: causeOf(err)}
+	return owner.Fact{Cause: CauseOf(err)}
 }
 
 // try asks once, with its share of the time that is left, so that one lost packet
@@ -94,13 +94,13 @@ func (r *Reader) try(ctx context.Context, q Query, left int) (owner.Fact, error)
 		ctx, cancel = Attempt(ctx)
 		defer cancel()
 	}
-	client := metadata.ResourceInterface(r.client.Resource(resourceOf(q.Resource)))
+	client := metadata.ResourceInterface(r.client.Resource(ResourceOf(q.Resource)))
 	if q.Resource.Namespaced {
-		client = r.client.Resource(resourceOf(q.Resource)).Namespace(q.Namespace)
+		client = r.client.Resource(ResourceOf(q.Resource)).Namespace(q.Namespace)
 	}
 	if q.Name != "" {
 		m, err := client.Get(ctx, q.Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) && !isNoResource(err) {
+		if apierrors.IsNotFound(err) && !IsNoResource(err) {
 			return owner.Fact{State: owner.StateAbsent}, nil
 		}
 		if err != nil {
@@ -141,14 +141,14 @@ func Attempt(ctx context.Context) (context.Context, context.CancelFunc) {
 // objectOf takes the coordinates from the path that was read, which are the
 // object's own, and the UID from what came back.
 func objectOf(r v1alpha1.ResolvedResource, m *metav1.PartialObjectMetadata) owner.Object {
-	gv := schema.GroupVersion{Group: r.Group, Version: r.Version}
 	return owner.Object{
-		APIVersion: gv.String(), Kind: r.Kind, Name: m.Name, UID: m.UID,
+		APIVersion: ResourceOf(r).GroupVersion().String(), Kind: r.Kind, Name: m.Name, UID: m.UID,
 		Terminating: m.DeletionTimestamp != nil,
 	}
 }
 
-func resourceOf(r v1alpha1.ResolvedResource) schema.GroupVersionResource {
+// ResourceOf is a resolved resource as clients name it.
+func ResourceOf(r v1alpha1.ResolvedResource) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Resource}
 }
 
@@ -268,7 +268,7 @@ func (r *Reader) References(ctx context.Context, namespace string, refs []metav1
 			out = append(out, owner.ReferenceFact{Index: i, Fact: owner.Fact{Cause: owner.CauseNoKind}})
 			continue
 		}
-		if err != nil || recall(r, r.unreadable, resourceOf(res)) {
+		if err != nil || recall(r, r.unreadable, ResourceOf(res)) {
 			continue
 		}
 		f := owner.ReferenceFact{Index: i, Scope: ScopeOf(res)}
@@ -279,7 +279,7 @@ func (r *Reader) References(ctx context.Context, namespace string, refs []metav1
 		}
 		f.Fact = r.Find(ctx, Query{Resource: res, Namespace: namespace, Name: ref.Name})
 		if f.Fact.Cause == owner.CauseForbidden {
-			remember(r, r.unreadable, resourceOf(res))
+			remember(r, r.unreadable, ResourceOf(res))
 		}
 		out = append(out, f)
 	}
@@ -295,9 +295,7 @@ func ScopeOf(r v1alpha1.ResolvedResource) owner.Scope {
 }
 
 // CauseOf sorts an error of the API server into the closed list of causes.
-func CauseOf(err error) owner.Cause { return causeOf(err) }
-
-func causeOf(err error) owner.Cause {
+func CauseOf(err error) owner.Cause {
 	var netErr net.Error
 	switch {
 	case err == nil:
@@ -306,7 +304,7 @@ func causeOf(err error) owner.Cause {
 		return owner.CauseServer // a 403, but not for want of a right
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return owner.CauseForbidden
-	case isNoResource(err), meta.IsNoMatchError(err), errors.Is(err, ErrNoKind):
+	case IsNoResource(err), meta.IsNoMatchError(err), errors.Is(err, ErrNoKind):
 		return owner.CauseNoKind
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err), errors.As(err, &netErr) && netErr.Timeout():
 		return owner.CauseTimeout
@@ -315,13 +313,10 @@ func causeOf(err error) owner.Cause {
 	}
 }
 
-// IsNoResource reports whether an error says that a path is not served.
-func IsNoResource(err error) bool { return isNoResource(err) }
-
-// isNoResource tells the 404 of a path that is not served from the 404 of an
+// IsNoResource tells the 404 of a path that is not served from the 404 of an
 // object that does not exist: only the latter has the object's name in its
 // details. Taking one for the other would make an owner Absent that may well exist.
-func isNoResource(err error) bool {
+func IsNoResource(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || !apierrors.IsNotFound(err) {
 		return false

@@ -32,7 +32,7 @@ func CompileOwner(t v1alpha1.OwnerTarget) (OwnerExpression, error) {
 
 // Target evaluates the expression for one object.
 func (e OwnerExpression) Target(ctx context.Context, res v1alpha1.ResolvedResource, vars map[string]any) owner.Target {
-	w := &owner.Wanted{APIVersion: resourceOf(res).GroupVersion().String(), Kind: res.Kind, Scope: ScopeOf(res)}
+	w := &owner.Wanted{APIVersion: ResourceOf(res).GroupVersion().String(), Kind: res.Kind, Scope: ScopeOf(res)}
 	if e.name != nil {
 		name, err := e.name.String(ctx, vars)
 		switch {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/facts"
 )
 
 // owners watches the kinds that policies name as owners: metadata only, stripped
@@ -41,7 +42,7 @@ func (o *owners) want(ctx context.Context, resources []v1alpha1.ResolvedResource
 	defer o.mu.Unlock()
 	wanted := map[schema.GroupVersionResource]v1alpha1.ResolvedResource{}
 	for _, r := range resources {
-		wanted[schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Resource}] = r
+		wanted[facts.ResourceOf(r)] = r
 	}
 	for gvr, w := range o.watches {
 		if _, ok := wanted[gvr]; !ok {
@@ -140,7 +141,7 @@ func (o *owners) find(a v1alpha1.AnchorOwner) *ownerWatch {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for gvr, w := range o.watches {
-		if groupKind(schema.GroupVersion{Group: gvr.Group, Version: gvr.Version}.String(), w.resource.Kind) == groupKind(a.APIVersion, a.Kind) {
+		if groupKind(gvr.GroupVersion().String(), w.resource.Kind) == groupKind(a.APIVersion, a.Kind) {
 			return w
 		}
 	}

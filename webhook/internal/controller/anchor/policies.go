@@ -50,7 +50,3 @@ func (o *owners) follow(ctx context.Context, policies client.Reader) error {
 	}
 	return o.want(ctx, kinds)
 }
-
-func apiVersionOf(r v1alpha1.ResolvedResource) string {
-	return schema.GroupVersion{Group: r.Group, Version: r.Version}.String()
-}

@@ -103,7 +103,7 @@ func Setup(ctx context.Context, mgr manager.Manager, f *facts.Reader, clients Cl
 // ownerCame enqueues the Anchors that wait for an owner. An Anchor that is not in
 // the cache yet finds the owner itself, when it comes there.
 func (r *Reconciler) ownerCame(ctx context.Context, out chan<- event.GenericEvent, res v1alpha1.ResolvedResource, m *metav1.PartialObjectMetadata) {
-	gk := groupKind(apiVersionOf(res), res.Kind)
+	gk := groupKind(facts.ResourceOf(res).GroupVersion().String(), res.Kind)
 	var waiting []v1alpha1.Anchor
 	for _, key := range []string{indexKey(gk, m.Name), indexKey(gk, "")} {
 		opts := []client.ListOption{client.MatchingFields{indexOwner: key}}

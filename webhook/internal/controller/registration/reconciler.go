@@ -272,9 +272,6 @@ func (r *Reconciler) register(ctx context.Context, log logr.Logger, policies []p
 	wm := r.write(ctx, log, &admissionregistrationv1.MutatingWebhookConfiguration{}, m, ca)
 	wv := r.write(ctx, log, &admissionregistrationv1.ValidatingWebhookConfiguration{}, v, ca)
 	rejected := wv.rejected
-	if rejected == nil {
-		rejected = map[string]string{}
-	}
 	maps.Copy(rejected, wm.rejected)
 	held = max(wm.held, wv.held)
 	switch err := errors.Join(wm.err, wv.err); {
