@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 	"github.com/belay-dev/belay/webhook/internal/facts"
 	"github.com/belay-dev/belay/webhook/internal/owner"
 )
@@ -45,9 +46,9 @@ func TestLintDoesNotUseUpTheOwnersTime(t *testing.T) {
 	s.linted = func(ctx context.Context, _ []metav1.OwnerReference) []owner.ReferenceFact { <-ctx.Done(); return nil }
 	s.found = func(ctx context.Context, _ facts.Query) owner.Fact {
 		if ctx.Err() != nil {
-			return owner.Fact{Cause: owner.CauseTimeout}
+			return owner.Fact{Cause: fact.CauseTimeout}
 		}
-		return owner.Fact{State: owner.StateKnown, Objects: []owner.Object{{APIVersion: "batch/v1", Kind: "Job", Name: "run", UID: "job-uid"}}}
+		return owner.Fact{State: fact.Known, Objects: []owner.Object{{APIVersion: "batch/v1", Kind: "Job", Name: "run", UID: "job-uid"}}}
 	}
 	resp := s.review("/mutate/owner/otf?timeout=1s", creating(`{"metadata":{"name":"run","ownerReferences":[`+siteRef+`]}}`))
 	if resp.Patch == nil {

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 	"github.com/belay-dev/belay/webhook/internal/facts"
 	"github.com/belay-dev/belay/webhook/internal/metrics"
 	"github.com/belay-dev/belay/webhook/internal/owner"
@@ -32,10 +33,10 @@ const (
 	addAnchor = `[{"op":"add","path":"/metadata/ownerReferences","value":[{"apiVersion":"belay.dev/v1alpha1","kind":"Anchor","name":"job-run-rhlqqspvf35ufbwr","uid":"anchor-uid"}]}]`
 )
 
-func jobAbsent(context.Context, facts.Query) owner.Fact { return owner.Fact{State: owner.StateAbsent} }
+func jobAbsent(context.Context, facts.Query) owner.Fact { return owner.Fact{State: fact.Absent} }
 
 func jobUnknown(context.Context, facts.Query) owner.Fact {
-	return owner.Fact{Cause: owner.CauseTimeout}
+	return owner.Fact{Cause: fact.CauseTimeout}
 }
 
 // TestMutate is the way from a review to its answer.
@@ -282,7 +283,7 @@ func TestValidate(t *testing.T) {
 		"a wrong reference, denying": {func(s *stage) {
 			s.policies["otf"].ClientReferences = v1alpha1.LintDeny
 			s.linted = func(_ context.Context, refs []metav1.OwnerReference) []owner.ReferenceFact {
-				return []owner.ReferenceFact{{Scope: owner.ScopeNamespaced, Fact: owner.Fact{State: owner.StateAbsent}}}
+				return []owner.ReferenceFact{{Scope: owner.ScopeNamespaced, Fact: owner.Fact{State: fact.Absent}}}
 			}
 		}, creating(owned), 403, owner.ReasonBadReference},
 	} {
@@ -308,7 +309,7 @@ func TestValidate(t *testing.T) {
 func TestAmbiguityIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	two := func(context.Context, facts.Query) owner.Fact {
-		return owner.Fact{State: owner.StateKnown, Objects: []owner.Object{{Name: "a", UID: "a"}, {Name: "b", UID: "b"}}}
+		return owner.Fact{State: fact.Known, Objects: []owner.Object{{Name: "a", UID: "a"}, {Name: "b", UID: "b"}}}
 	}
 	for name, c := range map[string]struct {
 		req  *admissionv1.AdmissionRequest
@@ -389,7 +390,7 @@ func TestP08_TheAnswerComesInTime(t *testing.T) {
 	const timeout = 2 * time.Second
 	blocked := func(ctx context.Context, _ facts.Query) owner.Fact {
 		<-ctx.Done()
-		return owner.Fact{Cause: owner.CauseTimeout}
+		return owner.Fact{Cause: fact.CauseTimeout}
 	}
 	for name, c := range map[string]struct {
 		stage   func(*stage)
@@ -571,7 +572,7 @@ func TestConcurrentReviewsDoNotMix(t *testing.T) {
 	t.Parallel()
 	s := set(t).with(func(s *stage) {
 		s.found = func(_ context.Context, q facts.Query) owner.Fact {
-			return owner.Fact{State: owner.StateKnown, Objects: []owner.Object{{APIVersion: "batch/v1", Kind: "Job", Name: q.Name, UID: "uid-of-job"}}}
+			return owner.Fact{State: fact.Known, Objects: []owner.Object{{APIVersion: "batch/v1", Kind: "Job", Name: q.Name, UID: "uid-of-job"}}}
 		}
 	})
 	url := s.server().URL + "/mutate/owner/otf"

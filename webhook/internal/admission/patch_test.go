@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/belay-dev/belay/webhook/internal/fact"
 	"github.com/belay-dev/belay/webhook/internal/owner"
 )
 
@@ -115,7 +116,7 @@ func FuzzEveryPatchApplies(f *testing.F) {
 			Request: owner.Request{Operation: "CREATE", Namespace: "lab", References: d.Metadata.OwnerReferences, Size: len(whole)},
 			Policy:  owner.Policy{Controller: controller},
 			Target:  owner.Target{Owner: &owner.Wanted{APIVersion: "batch/v1", Kind: "Job", Name: "run", Scope: owner.ScopeNamespaced}},
-			Facts:   owner.Facts{Owner: owner.Fact{State: owner.StateKnown, Objects: []owner.Object{{APIVersion: "batch/v1", Kind: "Job", Name: "run", UID: "job-uid"}}}},
+			Facts:   owner.Facts{Owner: owner.Fact{State: fact.Known, Objects: []owner.Object{{APIVersion: "batch/v1", Kind: "Job", Name: "run", UID: "job-uid"}}}},
 		}
 		edits := owner.Decide(in).Edits
 		patch, err := ownerPatch(whole, d.Metadata.OwnerReferences, edits)

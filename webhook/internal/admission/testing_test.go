@@ -22,6 +22,7 @@ import (
 
 	"github.com/belay-dev/belay/test/builders"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 	"github.com/belay-dev/belay/webhook/internal/facts"
 	"github.com/belay-dev/belay/webhook/internal/owner"
 )
@@ -55,7 +56,7 @@ func set(t *testing.T) *stage {
 		policies: map[string]*facts.OwnerPolicy{"otf": policy(t, v1alpha1.OwnerTarget{Name: "object.metadata.name"})},
 		standing: facts.StandingAbsent, mode: v1alpha1.ModeEnforce,
 		found: func(context.Context, facts.Query) owner.Fact {
-			return owner.Fact{State: owner.StateKnown, Objects: []owner.Object{{APIVersion: "batch/v1", Kind: "Job", Name: "run", UID: "job-uid"}}}
+			return owner.Fact{State: fact.Known, Objects: []owner.Object{{APIVersion: "batch/v1", Kind: "Job", Name: "run", UID: "job-uid"}}}
 		},
 		resolve: func(string, string) (v1alpha1.ResolvedResource, error) { return builders.Jobs(), nil },
 		linted:  func(context.Context, []metav1.OwnerReference) []owner.ReferenceFact { return nil },

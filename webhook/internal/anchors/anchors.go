@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 	"github.com/belay-dev/belay/webhook/internal/facts"
 	"github.com/belay-dev/belay/webhook/internal/owner"
 )
@@ -52,7 +53,7 @@ func Hold(ctx context.Context, c Client, r Request) owner.AnchorFact {
 		}
 		last = create(ctx, c, made)
 		if last == nil {
-			return owner.AnchorFact{State: owner.StateKnown, Name: name, UID: made.UID}
+			return owner.AnchorFact{State: fact.Known, Name: name, UID: made.UID}
 		}
 		if !apierrors.IsAlreadyExists(last) {
 			if final(last) || !facts.Pause(ctx) {
@@ -71,13 +72,13 @@ func Hold(ctx context.Context, c Client, r Request) owner.AnchorFact {
 			}
 			continue
 		case owner.Shareable(&found, r.Owner, time.Now(), owner.AnchorMargin(r.Deadline)):
-			return owner.AnchorFact{State: owner.StateKnown, Name: name, UID: found.UID}
+			return owner.AnchorFact{State: fact.Known, Name: name, UID: found.UID}
 		}
 		before = found.UID
 	}
 	cause := facts.CauseOf(last)
-	if cause == owner.CauseNotAsked {
-		cause = owner.CauseServer
+	if cause == fact.CauseNotAsked {
+		cause = fact.CauseServer
 	}
 	return owner.AnchorFact{Cause: cause}
 }

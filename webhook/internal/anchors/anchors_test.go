@@ -17,6 +17,7 @@ import (
 
 	"github.com/belay-dev/belay/test/builders"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 	"github.com/belay-dev/belay/webhook/internal/owner"
 )
 
@@ -111,48 +112,48 @@ func TestHold(t *testing.T) {
 		calls int // the most that it may take
 	}{
 		"none yet: one is created": {
-			want: owner.AnchorFact{State: owner.StateKnown, Name: first, UID: "uid-1"}, calls: 1,
+			want: owner.AnchorFact{State: fact.Known, Name: first, UID: "uid-1"}, calls: 1,
 		},
 		"one that waits is shared": {
 			there: []*v1alpha1.Anchor{waiting(first, "a").Obj()},
-			want:  owner.AnchorFact{State: owner.StateKnown, Name: first, UID: "a"}, calls: 2,
+			want:  owner.AnchorFact{State: fact.Known, Name: first, UID: "a"}, calls: 2,
 		},
 		"O08: behind a bound one a new one is made": {
 			there: []*v1alpha1.Anchor{waiting(first, "a").BoundTo("old-job").Obj()},
-			want:  owner.AnchorFact{State: owner.StateKnown, Name: chained("a"), UID: "uid-3"}, calls: 3,
+			want:  owner.AnchorFact{State: fact.Known, Name: chained("a"), UID: "uid-3"}, calls: 3,
 		},
 		"O08: a released one is never used again": {
 			there: []*v1alpha1.Anchor{waiting(first, "a").BoundTo("old-job").Released().Obj()},
-			want:  owner.AnchorFact{State: owner.StateKnown, Name: chained("a"), UID: "uid-3"}, calls: 3,
+			want:  owner.AnchorFact{State: fact.Known, Name: chained("a"), UID: "uid-3"}, calls: 3,
 		},
 		"behind one on its way out a new one is made": {
 			there: []*v1alpha1.Anchor{waiting(first, "a").Terminating(time.Now()).Obj()},
-			want:  owner.AnchorFact{State: owner.StateKnown, Name: chained("a"), UID: "uid-3"}, calls: 3,
+			want:  owner.AnchorFact{State: fact.Known, Name: chained("a"), UID: "uid-3"}, calls: 3,
 		},
 		"behind one that is nearly over a new one is made": {
 			there: []*v1alpha1.Anchor{waiting(first, "a").ExpiresAt(time.Now().Add(4 * time.Minute)).Obj()},
-			want:  owner.AnchorFact{State: owner.StateKnown, Name: chained("a"), UID: "uid-3"}, calls: 3,
+			want:  owner.AnchorFact{State: fact.Known, Name: chained("a"), UID: "uid-3"}, calls: 3,
 		},
 		"one of the same name for another owner is not used": {
 			there: []*v1alpha1.Anchor{waiting(first, "a").For(v1alpha1.AnchorOwner{APIVersion: "v1", Kind: "ConfigMap", Name: "run"}).Obj()},
-			want:  owner.AnchorFact{State: owner.StateKnown, Name: chained("a"), UID: "uid-3"}, calls: 3,
+			want:  owner.AnchorFact{State: fact.Known, Name: chained("a"), UID: "uid-3"}, calls: 3,
 		},
 		"the end of a chain is shared": {
 			there: []*v1alpha1.Anchor{waiting(first, "a").BoundTo("x").Obj(), waiting(chained("a"), "b").BoundTo("y").Obj(), waiting(chained("b"), "c").Obj()},
-			want:  owner.AnchorFact{State: owner.StateKnown, Name: chained("b"), UID: "c"}, calls: 6,
+			want:  owner.AnchorFact{State: fact.Known, Name: chained("b"), UID: "c"}, calls: 6,
 		},
 		"a create whose answer was lost is found again": {
 			fault: failing("create", apierrors.NewTimeoutError("the answer was lost", 0), true),
-			want:  owner.AnchorFact{State: owner.StateKnown, Name: first, UID: "uid-1"}, calls: 3,
+			want:  owner.AnchorFact{State: fact.Known, Name: first, UID: "uid-1"}, calls: 3,
 		},
 		"a create that failed is tried again": {
 			fault: failing("create", apierrors.NewInternalError(errors.New("etcdserver: leader changed")), false),
-			want:  owner.AnchorFact{State: owner.StateKnown, Name: first, UID: "uid-3"}, calls: 3,
+			want:  owner.AnchorFact{State: fact.Known, Name: first, UID: "uid-3"}, calls: 3,
 		},
 		"a read that failed is tried again": {
 			there: []*v1alpha1.Anchor{waiting(first, "a").Obj()},
 			fault: failing("get", apierrors.NewInternalError(errors.New("no leader")), false),
-			want:  owner.AnchorFact{State: owner.StateKnown, Name: first, UID: "a"}, calls: 4,
+			want:  owner.AnchorFact{State: fact.Known, Name: first, UID: "a"}, calls: 4,
 		},
 		"one that went away in between leaves its name": {
 			fault: func(verb string, n int) (error, bool) {
@@ -161,21 +162,21 @@ func TestHold(t *testing.T) {
 				}
 				return nil, true
 			},
-			want: owner.AnchorFact{State: owner.StateKnown, Name: first, UID: "uid-3"}, calls: 3,
+			want: owner.AnchorFact{State: fact.Known, Name: first, UID: "uid-3"}, calls: 3,
 		},
 		"P04: a namespace that is being deleted is final": {
 			fault: func(string, int) (error, bool) { return terminating, false },
-			want:  owner.AnchorFact{Cause: owner.CauseServer}, calls: 1,
+			want:  owner.AnchorFact{Cause: fact.CauseServer}, calls: 1,
 		},
 		"a missing right is final": {
 			fault: func(string, int) (error, bool) { return apierrors.NewForbidden(anchorsResource, "x", nil), false },
-			want:  owner.AnchorFact{Cause: owner.CauseForbidden}, calls: 1,
+			want:  owner.AnchorFact{Cause: fact.CauseForbidden}, calls: 1,
 		},
 		"an Anchor that the API server refuses is final": {
 			fault: func(string, int) (error, bool) {
 				return apierrors.NewInvalid(schema.GroupKind{Kind: "Anchor"}, "x", nil), false
 			},
-			want: owner.AnchorFact{Cause: owner.CauseServer}, calls: 1,
+			want: owner.AnchorFact{Cause: fact.CauseServer}, calls: 1,
 		},
 		"without the right to read, an Anchor that exists is out of reach": {
 			there: []*v1alpha1.Anchor{waiting(first, "a").Obj()},
@@ -185,11 +186,11 @@ func TestHold(t *testing.T) {
 				}
 				return nil, true
 			},
-			want: owner.AnchorFact{Cause: owner.CauseForbidden}, calls: 2,
+			want: owner.AnchorFact{Cause: fact.CauseForbidden}, calls: 2,
 		},
 		"an API server that fails for ever is not asked for ever": {
 			fault: func(string, int) (error, bool) { return apierrors.NewInternalError(errors.New("no leader")), false },
-			want:  owner.AnchorFact{Cause: owner.CauseServer}, calls: maxSteps,
+			want:  owner.AnchorFact{Cause: fact.CauseServer}, calls: maxSteps,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -219,7 +220,7 @@ func TestHoldEndsOnAChainWithoutEnd(t *testing.T) {
 		s.objects[name] = waiting(name, uid).BoundTo("x").Obj()
 	}
 	got := Hold(t.Context(), s, request())
-	if got.State != owner.StateUnknown || got.Cause == owner.CauseNotAsked {
+	if got.State != fact.Unknown || got.Cause == fact.CauseNotAsked {
 		t.Errorf("%+v: a cause must be given, or the decision would ask for an Anchor again", got)
 	}
 	if s.calls > 2*maxSteps {
@@ -237,7 +238,7 @@ func TestHoldEndsWithItsContext(t *testing.T) {
 		}
 		return apierrors.NewInternalError(errors.New("no leader")), false
 	}
-	if got := Hold(ctx, s, request()); got.State != owner.StateUnknown || got.Cause == owner.CauseNotAsked || s.calls != 3 {
+	if got := Hold(ctx, s, request()); got.State != fact.Unknown || got.Cause == fact.CauseNotAsked || s.calls != 3 {
 		t.Errorf("%+v after %d calls", got, s.calls)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 	"github.com/belay-dev/belay/webhook/internal/owner"
 )
 
@@ -79,7 +80,7 @@ func (r *Reader) Find(ctx context.Context, q Query) owner.Fact {
 		if f, err = r.try(ctx, q, attempts-try); err == nil {
 			return f
 		}
-		if c := CauseOf(err); c == owner.CauseForbidden || c == owner.CauseNoKind || !Pause(ctx) {
+		if c := CauseOf(err); c == fact.CauseForbidden || c == fact.CauseNoKind || !Pause(ctx) {
 			break
 		}
 	}
@@ -101,7 +102,7 @@ func (r *Reader) try(ctx context.Context, q Query, left int) (owner.Fact, error)
 	if q.Name != "" {
 		m, err := client.Get(ctx, q.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) && !IsNoResource(err) {
-			return owner.Fact{State: owner.StateAbsent}, nil
+			return owner.Fact{State: fact.Absent}, nil
 		}
 		if err != nil {
 			return owner.Fact{}, err
@@ -109,20 +110,20 @@ func (r *Reader) try(ctx context.Context, q Query, left int) (owner.Fact, error)
 		if m.UID == "" {
 			// Some aggregated APIs serve objects that were never stored. They cannot own
 			// anything: the API server refuses a reference without a UID.
-			return owner.Fact{Cause: owner.CauseServer}, nil
+			return owner.Fact{Cause: fact.CauseServer}, nil
 		}
-		return owner.Fact{State: owner.StateKnown, Objects: []owner.Object{objectOf(q.Resource, m)}}, nil
+		return owner.Fact{State: fact.Known, Objects: []owner.Object{objectOf(q.Resource, m)}}, nil
 	}
 	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: labels.SelectorFromSet(q.Labels).String(), Limit: maxCandidates})
 	if err != nil {
 		return owner.Fact{}, err
 	}
-	f := owner.Fact{State: owner.StateKnown, Truncated: list.Continue != ""}
+	f := owner.Fact{State: fact.Known, Truncated: list.Continue != ""}
 	for i := range list.Items {
 		f.Objects = append(f.Objects, objectOf(q.Resource, &list.Items[i]))
 	}
 	if len(f.Objects) == 0 && !f.Truncated {
-		f.State = owner.StateAbsent
+		f.State = fact.Absent
 	}
 	return f, nil
 }
@@ -265,7 +266,7 @@ func (r *Reader) References(ctx context.Context, namespace string, refs []metav1
 		}
 		res, err := Within(ctx, func() (v1alpha1.ResolvedResource, error) { return r.Resolve(ref.APIVersion, ref.Kind) })
 		if errors.Is(err, ErrNoKind) {
-			out = append(out, owner.ReferenceFact{Index: i, Fact: owner.Fact{Cause: owner.CauseNoKind}})
+			out = append(out, owner.ReferenceFact{Index: i, Fact: owner.Fact{Cause: fact.CauseNoKind}})
 			continue
 		}
 		if err != nil || recall(r, r.unreadable, ResourceOf(res)) {
@@ -273,12 +274,12 @@ func (r *Reader) References(ctx context.Context, namespace string, refs []metav1
 		}
 		f := owner.ReferenceFact{Index: i, Scope: ScopeOf(res)}
 		if res.Namespaced && namespace == "" {
-			f.Fact.State = owner.StateAbsent // nothing to look up: it can never be an owner
+			f.Fact.State = fact.Absent // nothing to look up: it can never be an owner
 			out = append(out, f)
 			continue
 		}
 		f.Fact = r.Find(ctx, Query{Resource: res, Namespace: namespace, Name: ref.Name})
-		if f.Fact.Cause == owner.CauseForbidden {
+		if f.Fact.Cause == fact.CauseForbidden {
 			remember(r, r.unreadable, ResourceOf(res))
 		}
 		out = append(out, f)
@@ -295,21 +296,21 @@ func ScopeOf(r v1alpha1.ResolvedResource) owner.Scope {
 }
 
 // CauseOf sorts an error of the API server into the closed list of causes.
-func CauseOf(err error) owner.Cause {
+func CauseOf(err error) fact.Cause {
 	var netErr net.Error
 	switch {
 	case err == nil:
-		return owner.CauseNotAsked
+		return fact.CauseNotAsked
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return owner.CauseServer // a 403, but not for want of a right
+		return fact.CauseServer // a 403, but not for want of a right
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return owner.CauseForbidden
+		return fact.CauseForbidden
 	case IsNoResource(err), meta.IsNoMatchError(err), errors.Is(err, ErrNoKind):
-		return owner.CauseNoKind
+		return fact.CauseNoKind
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled), apierrors.IsTimeout(err), apierrors.IsServerTimeout(err), errors.As(err, &netErr) && netErr.Timeout():
-		return owner.CauseTimeout
+		return fact.CauseTimeout
 	default:
-		return owner.CauseServer
+		return fact.CauseServer
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/belay-dev/belay/test/builders"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 	"github.com/belay-dev/belay/webhook/internal/owner"
 )
 
@@ -40,7 +41,7 @@ func TestFind(t *testing.T) {
 	gone := job("run", "u")
 	gone.Terminating = true
 	known := func(objects ...owner.Object) owner.Fact {
-		return owner.Fact{State: owner.StateKnown, Objects: objects}
+		return owner.Fact{State: fact.Known, Objects: objects}
 	}
 	internal := failure(500, metav1.StatusReasonInternalError, "")
 	for name, c := range map[string]struct {
@@ -52,24 +53,24 @@ func TestFind(t *testing.T) {
 	}{
 		"an object that exists":                                   {byName, jobPath, []answer{ok(object("run", "u"))}, known(job("run", "u")), 1},
 		"an object on its way out":                                {byName, jobPath, []answer{ok(object("run", "u", terminating))}, known(gone), 1},
-		"an object that does not exist":                           {byName, jobPath, []answer{failure(404, metav1.StatusReasonNotFound, "run")}, owner.Fact{State: owner.StateAbsent}, 1},
-		"a resource that is not served is not an absent object":   {byName, jobPath, []answer{{404, "text/plain", "404 page not found\n"}}, owner.Fact{Cause: owner.CauseNoKind}, 1},
-		"a 404 that names no object is not an absent object":      {byName, jobPath, []answer{failure(404, metav1.StatusReasonNotFound, "")}, owner.Fact{Cause: owner.CauseNoKind}, 1},
-		"a missing right is not tried again":                      {byName, jobPath, []answer{failure(403, metav1.StatusReasonForbidden, "run")}, owner.Fact{Cause: owner.CauseForbidden}, 1},
-		"a missing identity is not tried again":                   {byName, jobPath, []answer{failure(401, metav1.StatusReasonUnauthorized, "")}, owner.Fact{Cause: owner.CauseForbidden}, 1},
+		"an object that does not exist":                           {byName, jobPath, []answer{failure(404, metav1.StatusReasonNotFound, "run")}, owner.Fact{State: fact.Absent}, 1},
+		"a resource that is not served is not an absent object":   {byName, jobPath, []answer{{404, "text/plain", "404 page not found\n"}}, owner.Fact{Cause: fact.CauseNoKind}, 1},
+		"a 404 that names no object is not an absent object":      {byName, jobPath, []answer{failure(404, metav1.StatusReasonNotFound, "")}, owner.Fact{Cause: fact.CauseNoKind}, 1},
+		"a missing right is not tried again":                      {byName, jobPath, []answer{failure(403, metav1.StatusReasonForbidden, "run")}, owner.Fact{Cause: fact.CauseForbidden}, 1},
+		"a missing identity is not tried again":                   {byName, jobPath, []answer{failure(401, metav1.StatusReasonUnauthorized, "")}, owner.Fact{Cause: fact.CauseForbidden}, 1},
 		"a 500 is tried again":                                    {byName, jobPath, []answer{internal, ok(object("run", "u"))}, known(job("run", "u")), 2},
 		"a 504 is tried again":                                    {byName, jobPath, []answer{failure(504, metav1.StatusReasonTimeout, ""), ok(object("run", "u"))}, known(job("run", "u")), 2},
-		"a 500 that stays is given up":                            {byName, jobPath, []answer{internal}, owner.Fact{Cause: owner.CauseServer}, attempts},
-		"a 504 that stays is a time-out":                          {byName, jobPath, []answer{failure(504, metav1.StatusReasonTimeout, "")}, owner.Fact{Cause: owner.CauseTimeout}, attempts},
-		"an answer that is no object is an error":                 {byName, jobPath, []answer{ok("proxy error")}, owner.Fact{Cause: owner.CauseServer}, attempts},
+		"a 500 that stays is given up":                            {byName, jobPath, []answer{internal}, owner.Fact{Cause: fact.CauseServer}, attempts},
+		"a 504 that stays is a time-out":                          {byName, jobPath, []answer{failure(504, metav1.StatusReasonTimeout, "")}, owner.Fact{Cause: fact.CauseTimeout}, attempts},
+		"an answer that is no object is an error":                 {byName, jobPath, []answer{ok("proxy error")}, owner.Fact{Cause: fact.CauseServer}, attempts},
 		"a cluster-scoped object, whatever the namespace":         {Query{Resource: nodes, Namespace: "lab", Name: "run"}, nodesPath, []answer{ok(object("run", "u"))}, known(owner.Object{APIVersion: "v1", Kind: "Node", Name: "run", UID: "u"}), 1},
-		"by labels: none":                                         {byLabels, listPath, []answer{ok(listOf(""))}, owner.Fact{State: owner.StateAbsent}, 1},
+		"by labels: none":                                         {byLabels, listPath, []answer{ok(listOf(""))}, owner.Fact{State: fact.Absent}, 1},
 		"by labels: one":                                          {byLabels, listPath, []answer{ok(listOf("", object("run", "u")))}, known(job("run", "u")), 1},
 		"by labels: two, one of them on its way out":              {byLabels, listPath, []answer{ok(listOf("", object("run", "u", terminating), object("b", "v")))}, known(gone, job("b", "v")), 1},
-		"by labels: more than are read":                           {byLabels, listPath, []answer{ok(listOf("next", object("run", "u")))}, owner.Fact{State: owner.StateKnown, Objects: []owner.Object{job("run", "u")}, Truncated: true}, 1},
-		"by labels: an empty page with more to come is not empty": {byLabels, listPath, []answer{ok(listOf("next"))}, owner.Fact{State: owner.StateKnown, Truncated: true}, 1},
+		"by labels: more than are read":                           {byLabels, listPath, []answer{ok(listOf("next", object("run", "u")))}, owner.Fact{State: fact.Known, Objects: []owner.Object{job("run", "u")}, Truncated: true}, 1},
+		"by labels: an empty page with more to come is not empty": {byLabels, listPath, []answer{ok(listOf("next"))}, owner.Fact{State: fact.Known, Truncated: true}, 1},
 		"by labels: a 500 is tried again":                         {byLabels, listPath, []answer{internal, ok(listOf("", object("run", "u")))}, known(job("run", "u")), 2},
-		"by labels: a resource that is not served is not empty":   {byLabels, listPath, []answer{{404, "text/plain", "404 page not found\n"}}, owner.Fact{Cause: owner.CauseNoKind}, 1},
+		"by labels: a resource that is not served is not empty":   {byLabels, listPath, []answer{{404, "text/plain", "404 page not found\n"}}, owner.Fact{Cause: fact.CauseNoKind}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -95,7 +96,7 @@ func TestFindOneLostAnswerDoesNotUseUpTheTime(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	got := s.reader(t).Find(ctx, Query{Resource: builders.Jobs(), Namespace: "lab", Name: "run"})
-	if diff := cmp.Diff(owner.Fact{State: owner.StateKnown, Objects: []owner.Object{job("run", "u")}}, got); diff != "" {
+	if diff := cmp.Diff(owner.Fact{State: fact.Known, Objects: []owner.Object{job("run", "u")}}, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
@@ -105,7 +106,7 @@ func TestFindEndsWithItsContext(t *testing.T) {
 	s := serve(t, map[string][]answer{jobPath: {{}}})
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if got := s.reader(t).Find(ctx, Query{Resource: builders.Jobs(), Namespace: "lab", Name: "run"}); got.State != owner.StateUnknown || got.Cause != owner.CauseTimeout {
+	if got := s.reader(t).Find(ctx, Query{Resource: builders.Jobs(), Namespace: "lab", Name: "run"}); got.State != fact.Unknown || got.Cause != fact.CauseTimeout {
 		t.Errorf("%+v", got)
 	}
 	if n := len(s.seen()); n > attempts {
@@ -119,28 +120,28 @@ func TestCauseOf(t *testing.T) {
 	get := func(err error) error { return &url.Error{Op: "Get", URL: "https://10.0.0.1/", Err: err} }
 	for name, c := range map[string]struct {
 		err  error
-		want owner.Cause
+		want fact.Cause
 	}{
-		"no error":                             {nil, owner.CauseNotAsked},
-		"forbidden":                            {apierrors.NewForbidden(jobs, "run", nil), owner.CauseForbidden},
-		"unauthorized":                         {apierrors.NewUnauthorized("token expired"), owner.CauseForbidden},
-		"wrapped forbidden":                    {fmt.Errorf("reading: %w", apierrors.NewForbidden(jobs, "run", nil)), owner.CauseForbidden},
-		"no such kind":                         {ErrNoKind, owner.CauseNoKind},
-		"no match in discovery":                {&meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "X"}}, owner.CauseNoKind},
-		"a path that is not served":            {apierrors.NewGenericServerResponse(404, "GET", jobs, "run", "404 page not found", 0, true), owner.CauseNoKind},
-		"a 404 without a name":                 {&apierrors.StatusError{ErrStatus: metav1.Status{Code: 404, Reason: metav1.StatusReasonNotFound}}, owner.CauseNoKind},
-		"an object that does not exist":        {apierrors.NewNotFound(jobs, "run"), owner.CauseServer}, // Absent before it comes here
-		"the own deadline":                     {context.DeadlineExceeded, owner.CauseTimeout},
-		"the own deadline, from the transport": {get(context.DeadlineExceeded), owner.CauseTimeout},
-		"cancelled":                            {get(context.Canceled), owner.CauseTimeout},
-		"the server's time-out":                {apierrors.NewTimeoutError("slow", 1), owner.CauseTimeout},
-		"the server's time-out, to be retried": {apierrors.NewServerTimeout(jobs, "get", 1), owner.CauseTimeout},
-		"a dial that timed out":                {get(&net.OpError{Op: "dial", Err: timeoutError{}}), owner.CauseTimeout},
-		"a connection refused":                 {get(&net.OpError{Op: "dial", Err: errors.New("connection refused")}), owner.CauseServer},
-		"etcd has no leader":                   {apierrors.NewInternalError(errors.New("etcdserver: no leader")), owner.CauseServer},
-		"too many requests":                    {apierrors.NewTooManyRequests("slow down", 1), owner.CauseServer},
-		"unavailable":                          {apierrors.NewServiceUnavailable("starting"), owner.CauseServer},
-		"anything else":                        {errors.New("x"), owner.CauseServer},
+		"no error":                             {nil, fact.CauseNotAsked},
+		"forbidden":                            {apierrors.NewForbidden(jobs, "run", nil), fact.CauseForbidden},
+		"unauthorized":                         {apierrors.NewUnauthorized("token expired"), fact.CauseForbidden},
+		"wrapped forbidden":                    {fmt.Errorf("reading: %w", apierrors.NewForbidden(jobs, "run", nil)), fact.CauseForbidden},
+		"no such kind":                         {ErrNoKind, fact.CauseNoKind},
+		"no match in discovery":                {&meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "X"}}, fact.CauseNoKind},
+		"a path that is not served":            {apierrors.NewGenericServerResponse(404, "GET", jobs, "run", "404 page not found", 0, true), fact.CauseNoKind},
+		"a 404 without a name":                 {&apierrors.StatusError{ErrStatus: metav1.Status{Code: 404, Reason: metav1.StatusReasonNotFound}}, fact.CauseNoKind},
+		"an object that does not exist":        {apierrors.NewNotFound(jobs, "run"), fact.CauseServer}, // Absent before it comes here
+		"the own deadline":                     {context.DeadlineExceeded, fact.CauseTimeout},
+		"the own deadline, from the transport": {get(context.DeadlineExceeded), fact.CauseTimeout},
+		"cancelled":                            {get(context.Canceled), fact.CauseTimeout},
+		"the server's time-out":                {apierrors.NewTimeoutError("slow", 1), fact.CauseTimeout},
+		"the server's time-out, to be retried": {apierrors.NewServerTimeout(jobs, "get", 1), fact.CauseTimeout},
+		"a dial that timed out":                {get(&net.OpError{Op: "dial", Err: timeoutError{}}), fact.CauseTimeout},
+		"a connection refused":                 {get(&net.OpError{Op: "dial", Err: errors.New("connection refused")}), fact.CauseServer},
+		"etcd has no leader":                   {apierrors.NewInternalError(errors.New("etcdserver: no leader")), fact.CauseServer},
+		"too many requests":                    {apierrors.NewTooManyRequests("slow down", 1), fact.CauseServer},
+		"unavailable":                          {apierrors.NewServiceUnavailable("starting"), fact.CauseServer},
+		"anything else":                        {errors.New("x"), fact.CauseServer},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -173,21 +174,21 @@ func TestReferences(t *testing.T) {
 		"what exists, what does not, and what is not served": {
 			"lab", []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "run"}, configMap(1), {APIVersion: "v7", Kind: "Nope", Name: "x"}, node},
 			[]owner.ReferenceFact{
-				{Index: 0, Scope: owner.ScopeNamespaced, Fact: owner.Fact{State: owner.StateKnown, Objects: []owner.Object{job("run", "u")}}},
-				{Index: 1, Scope: owner.ScopeNamespaced, Fact: owner.Fact{State: owner.StateAbsent}},
-				{Index: 2, Fact: owner.Fact{Cause: owner.CauseNoKind}},
-				{Index: 3, Scope: owner.ScopeCluster, Fact: owner.Fact{State: owner.StateKnown, Objects: []owner.Object{{APIVersion: "v1", Kind: "Node", Name: "run", UID: "n"}}}},
+				{Index: 0, Scope: owner.ScopeNamespaced, Fact: owner.Fact{State: fact.Known, Objects: []owner.Object{job("run", "u")}}},
+				{Index: 1, Scope: owner.ScopeNamespaced, Fact: owner.Fact{State: fact.Absent}},
+				{Index: 2, Fact: owner.Fact{Cause: fact.CauseNoKind}},
+				{Index: 3, Scope: owner.ScopeCluster, Fact: owner.Fact{State: fact.Known, Objects: []owner.Object{{APIVersion: "v1", Kind: "Node", Name: "run", UID: "n"}}}},
 			},
 			[]string{jobPath, "/api/v1/namespaces/lab/configmaps/c-1", nodesPath},
 		},
 		"O04: of a cluster-scoped object, a namespaced owner is absent without a look": {
 			"", []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: "run"}},
-			[]owner.ReferenceFact{{Index: 0, Scope: owner.ScopeNamespaced, Fact: owner.Fact{State: owner.StateAbsent}}},
+			[]owner.ReferenceFact{{Index: 0, Scope: owner.ScopeNamespaced, Fact: owner.Fact{State: fact.Absent}}},
 			nil,
 		},
 		"an apiVersion that cannot be read is no kind": {
 			"lab", []metav1.OwnerReference{{APIVersion: "a/b/c", Kind: "Job", Name: "run"}},
-			[]owner.ReferenceFact{{Index: 0, Fact: owner.Fact{Cause: owner.CauseNoKind}}},
+			[]owner.ReferenceFact{{Index: 0, Fact: owner.Fact{Cause: fact.CauseNoKind}}},
 			nil,
 		},
 	} {
@@ -227,7 +228,7 @@ func TestReferencesOfAForbiddenKindAreAskedForOnce(t *testing.T) {
 	s := serve(t, map[string][]answer{"/api/v1/namespaces/lab/configmaps/c-1": {failure(403, metav1.StatusReasonForbidden, "c-1")}})
 	r := s.reader(t)
 	first := r.References(t.Context(), "lab", []metav1.OwnerReference{configMap(1), configMap(2)})
-	if diff := cmp.Diff([]owner.ReferenceFact{{Scope: owner.ScopeNamespaced, Fact: owner.Fact{Cause: owner.CauseForbidden}}}, first); diff != "" {
+	if diff := cmp.Diff([]owner.ReferenceFact{{Scope: owner.ScopeNamespaced, Fact: owner.Fact{Cause: fact.CauseForbidden}}}, first); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	if again := r.References(t.Context(), "lab", []metav1.OwnerReference{configMap(3)}); len(again) > 0 || len(s.seen()) != 1 {

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 )
 
 // Input is everything that a decision depends on.
@@ -92,7 +93,7 @@ func checkTarget(in Input) (Decision, bool) {
 // warning.
 func resolve(in Input) Decision {
 	want, f := *in.Target.Owner, in.Facts.Owner
-	if f.State == StateUnknown {
+	if f.State == fact.Unknown {
 		return unknownOwner(in, want, f.Cause)
 	}
 	live := f.live()
@@ -122,10 +123,10 @@ func anchored(in Input, want Wanted) Decision {
 		d := allow(ReasonAnchorNeeded, fmt.Sprintf("would be owned by a new Anchor until %s exists", want))
 		d.Warnings = []string{fmt.Sprintf("%s does not exist yet: %s would be owned by an Anchor that waits for it", want, r.describe())}
 		return d
-	case f.State != StateKnown && f.Cause == CauseNotAsked:
+	case f.State != fact.Known && f.Cause == fact.CauseNotAsked:
 		return Decision{Allowed: true, Reason: ReasonAnchorNeeded, Anchor: &AnchorWanted{Owner: want.AnchorOwner()}}
-	case f.State != StateKnown:
-		return unresolved(in, ReasonAnchorFailed, fmt.Sprintf("%s does not exist yet, and no Anchor could be made to wait for it (%s)", want, f.Cause.words()))
+	case f.State != fact.Known:
+		return unresolved(in, ReasonAnchorFailed, fmt.Sprintf("%s does not exist yet, and no Anchor could be made to wait for it (%s)", want, f.Cause.Words()))
 	}
 	anchor := Object{APIVersion: v1alpha1.GroupVersion.String(), Kind: "Anchor", Name: f.Name, UID: f.UID}
 	return owned(in, anchor, fmt.Sprintf(" until %s exists", want))
@@ -159,15 +160,15 @@ func tooLarge(in Input, want Wanted) Decision {
 	return d
 }
 
-func unknownOwner(in Input, want Wanted, c Cause) Decision {
-	if c == CauseNoKind {
+func unknownOwner(in Input, want Wanted, c fact.Cause) Decision {
+	if c == fact.CauseNoKind {
 		return unresolved(in, ReasonKindUnknown, fmt.Sprintf("the API server serves no kind %q in %q; check apiVersion and kind, or install its CRD", want.Kind, want.APIVersion))
 	}
 	hint := "the create may be repeated"
-	if c == CauseForbidden {
+	if c == fact.CauseForbidden {
 		hint = "give belay get, list and watch on the kind, with a ClusterRole labelled rbac.belay.dev/aggregate-to-owner-reader: \"true\""
 	}
-	return unresolved(in, ReasonLookupFailed, fmt.Sprintf("could not find out whether %s exists (%s); %s", want, c.words(), hint))
+	return unresolved(in, ReasonLookupFailed, fmt.Sprintf("could not find out whether %s exists (%s); %s", want, c.Words(), hint))
 }
 
 // unresolved is the one place where the policy's stance on what could not be
@@ -204,21 +205,6 @@ func (r Request) describe() string {
 		return "a new " + kind
 	}
 	return fmt.Sprintf("%s %q", kind, r.Name)
-}
-
-func (c Cause) words() string {
-	switch c {
-	case CauseTimeout:
-		return "the API server did not answer in time"
-	case CauseForbidden:
-		return "belay has no right to read it"
-	case CauseNoKind:
-		return "no such kind"
-	case CauseServer:
-		return "the API server had an error"
-	default:
-		return "it was not looked up"
-	}
 }
 
 // nameSome lists a few candidates for a message.

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 )
 
 // TestDecide has a row for each rule of the design's section 4. Messages are
@@ -112,7 +113,7 @@ func TestDecide(t *testing.T) {
 		"more owners than were read: no guess either": {
 			input(func(in *Input) {
 				in.Target.Owner = wantSpurJob()
-				in.Facts.Owner = Fact{State: StateKnown, Objects: []Object{{Name: "a", UID: "a"}}, Truncated: true}
+				in.Facts.Owner = Fact{State: fact.Known, Objects: []Object{{Name: "a", UID: "a"}}, Truncated: true}
 			}),
 			Decision{
 				Allowed: true, Reason: ReasonAmbiguous,
@@ -121,11 +122,11 @@ func TestDecide(t *testing.T) {
 			},
 		},
 		"the Anchor could not be had: admitted with a warning": {
-			input(func(in *Input) { in.Facts.Owner, in.Facts.Anchor = absent(), AnchorFact{Cause: CauseTimeout} }),
+			input(func(in *Input) { in.Facts.Owner, in.Facts.Anchor = absent(), AnchorFact{Cause: fact.CauseTimeout} }),
 			Decision{Allowed: true, Reason: ReasonAnchorFailed, Warnings: []string{`secret "token" is created without an owner reference: job "run" does not exist yet, and no Anchor could be made to wait for it (the API server did not answer in time)`}},
 		},
 		"the Anchor could not be had: denied with a retry": {
-			input(denying, func(in *Input) { in.Facts.Owner, in.Facts.Anchor = absent(), AnchorFact{Cause: CauseServer} }),
+			input(denying, func(in *Input) { in.Facts.Owner, in.Facts.Anchor = absent(), AnchorFact{Cause: fact.CauseServer} }),
 			Decision{Code: 503, RetryAfterSeconds: 1, Reason: ReasonAnchorFailed, Message: `policy "otf": secret "token" cannot be given its owner: job "run" does not exist yet, and no Anchor could be made to wait for it (the API server had an error)`},
 		},
 		"a dry run makes no Anchor and says what would happen": {
@@ -163,23 +164,23 @@ func TestDecide(t *testing.T) {
 			Decision{Allowed: true, Reason: ReasonNoAnchor, Warnings: []string{`secret "token" is created without an owner reference: job "run" does not exist, and an Anchor cannot hold its place for a cluster-scoped object; create the owner first`}},
 		},
 		"a look-up that timed out admits with a warning": {
-			input(func(in *Input) { in.Facts.Owner = unknown(CauseTimeout) }),
+			input(func(in *Input) { in.Facts.Owner = unknown(fact.CauseTimeout) }),
 			Decision{Allowed: true, Reason: ReasonLookupFailed, Warnings: []string{`secret "token" is created without an owner reference: could not find out whether job "run" exists (the API server did not answer in time); the create may be repeated`}},
 		},
 		"a look-up that failed denies with a retry, by policy": {
-			input(denying, func(in *Input) { in.Facts.Owner = unknown(CauseServer) }),
+			input(denying, func(in *Input) { in.Facts.Owner = unknown(fact.CauseServer) }),
 			Decision{Code: 503, RetryAfterSeconds: 1, Reason: ReasonLookupFailed, Message: `policy "otf": secret "token" cannot be given its owner: could not find out whether job "run" exists (the API server had an error); the create may be repeated`},
 		},
 		"a look-up without the right says which right to give": {
-			input(func(in *Input) { in.Facts.Owner = unknown(CauseForbidden) }),
+			input(func(in *Input) { in.Facts.Owner = unknown(fact.CauseForbidden) }),
 			Decision{Allowed: true, Reason: ReasonLookupFailed, Warnings: []string{`secret "token" is created without an owner reference: could not find out whether job "run" exists (belay has no right to read it); give belay get, list and watch on the kind, with a ClusterRole labelled rbac.belay.dev/aggregate-to-owner-reader: "true"`}},
 		},
 		"a kind that is not served has a reason of its own": {
-			input(func(in *Input) { in.Facts.Owner = unknown(CauseNoKind) }),
+			input(func(in *Input) { in.Facts.Owner = unknown(fact.CauseNoKind) }),
 			Decision{Allowed: true, Reason: ReasonKindUnknown, Warnings: []string{`secret "token" is created without an owner reference: the API server serves no kind "Job" in "batch/v1"; check apiVersion and kind, or install its CRD`}},
 		},
 		"a kind that is not served is denied for good": {
-			input(denying, func(in *Input) { in.Facts.Owner = unknown(CauseNoKind) }),
+			input(denying, func(in *Input) { in.Facts.Owner = unknown(fact.CauseNoKind) }),
 			Decision{Code: 403, Reason: ReasonKindUnknown, Message: `policy "otf": secret "token" cannot be given its owner: the API server serves no kind "Job" in "batch/v1"; check apiVersion and kind, or install its CRD`},
 		},
 		"O08: an update is never looked at, so a removed reference is never set again": {
@@ -225,7 +226,7 @@ func TestDecide(t *testing.T) {
 			Decision{Code: 403, Reason: ReasonBadReference, Message: `policy "otf": owner reference configmap "site" (uid old-uid): no such object in namespace "lab"; an object is deleted when all its owners are absent: remove it`},
 		},
 		"references are linted where no owner is asked for, too": {
-			input(brought(unknown(CauseNoKind)), func(in *Input) { in.Target = Target{} }),
+			input(brought(unknown(fact.CauseNoKind)), func(in *Input) { in.Target = Target{} }),
 			Decision{Allowed: true, Reason: ReasonNoOwner, Warnings: []string{`owner reference configmap "site" (uid old-uid): the API server serves no such kind in "v1"; correct or remove it`}},
 		},
 		"wrong references are not looked at, by policy": {
@@ -233,7 +234,7 @@ func TestDecide(t *testing.T) {
 			Decision{Allowed: true, Reason: ReasonOwned, Edits: appended(ref(job))},
 		},
 		"nothing is claimed about a reference that could not be read": {
-			input(brought(unknown(CauseForbidden)), func(in *Input) { in.Policy.ClientReferences = v1alpha1.LintDeny }),
+			input(brought(unknown(fact.CauseForbidden)), func(in *Input) { in.Policy.ClientReferences = v1alpha1.LintDeny }),
 			Decision{Allowed: true, Reason: ReasonOwned, Edits: appended(ref(job))},
 		},
 		"a right reference is not complained about": {
@@ -249,7 +250,7 @@ func TestDecide(t *testing.T) {
 			Decision{Allowed: true, Reason: ReasonOwned, Edits: appended(ref(job))},
 		},
 		"an object without a name is spoken of as new": {
-			input(func(in *Input) { in.Request.Name, in.Facts.Owner = "", unknown(CauseTimeout) }),
+			input(func(in *Input) { in.Request.Name, in.Facts.Owner = "", unknown(fact.CauseTimeout) }),
 			Decision{Allowed: true, Reason: ReasonLookupFailed, Warnings: []string{`a new secret is created without an owner reference: could not find out whether job "run" exists (the API server did not answer in time); the create may be repeated`}},
 		},
 	} {

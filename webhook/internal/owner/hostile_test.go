@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 )
 
 // A client's reference whose kind or UID holds a line break must not give a warning of two lines.
@@ -104,7 +105,7 @@ func TestAStaleReferenceThatStaysIsWarnedAbout(t *testing.T) {
 		stale.UID = "old-uid"
 		in.Request.References = []metav1.OwnerReference{stale}
 		in.Facts.References = []ReferenceFact{{Scope: ScopeNamespaced, Fact: known(job)}}
-		in.Facts.Owner, in.Facts.Anchor = absent(), AnchorFact{Cause: CauseTimeout}
+		in.Facts.Owner, in.Facts.Anchor = absent(), AnchorFact{Cause: fact.CauseTimeout}
 	})
 	d := Decide(in)
 	if !strings.Contains(strings.Join(d.Warnings, " "), "old-uid") {

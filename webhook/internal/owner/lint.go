@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 )
 
 // maxComplaints bounds the warnings of one request: the API server cuts them at
@@ -45,8 +46,8 @@ func lint(r Request, p Policy, found []ReferenceFact, want *Wanted) ([]string, *
 // complain says what is wrong with one reference, or nothing.
 func complain(r Request, ref metav1.OwnerReference, f ReferenceFact) string {
 	said := fmt.Sprintf("owner reference %s %q (uid %s)", oneLine(clip(strings.ToLower(ref.Kind), 63)), clip(ref.Name, 63), oneLine(clip(string(ref.UID), 40)))
-	if f.Fact.State == StateUnknown {
-		if f.Fact.Cause == CauseNoKind {
+	if f.Fact.State == fact.Unknown {
+		if f.Fact.Cause == fact.CauseNoKind {
 			return fmt.Sprintf("%s: the API server serves no such kind in %q; correct or remove it", said, clip(ref.APIVersion, 63))
 		}
 		return "" // could not be read: nothing is claimed about it
@@ -58,7 +59,7 @@ func complain(r Request, ref metav1.OwnerReference, f ReferenceFact) string {
 	if f.Scope == ScopeNamespaced {
 		where = fmt.Sprintf(" in namespace %q", r.Namespace)
 	}
-	if f.Fact.State == StateAbsent || len(f.Fact.Objects) == 0 {
+	if f.Fact.State == fact.Absent || len(f.Fact.Objects) == 0 {
 		return fmt.Sprintf("%s: no such object%s; an object is deleted when all its owners are absent: remove it", said, where)
 	}
 	if live := f.Fact.Objects[0]; live.UID != ref.UID {

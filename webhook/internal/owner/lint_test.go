@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 )
 
 func TestComplaints(t *testing.T) {
@@ -24,8 +25,8 @@ func TestComplaints(t *testing.T) {
 		"it is right":                                     {"lab", site, ReferenceFact{Scope: ScopeNamespaced, Fact: known(Object{UID: "u"})}, ""},
 		"it is right, and on its way out":                 {"lab", site, ReferenceFact{Scope: ScopeNamespaced, Fact: known(Object{UID: "u", Terminating: true})}, ""},
 		"nothing is known":                                {"lab", site, ReferenceFact{}, ""},
-		"the API server did not answer":                   {"lab", site, ReferenceFact{Fact: unknown(CauseTimeout)}, ""},
-		"there is no such kind":                           {"lab", site, ReferenceFact{Fact: unknown(CauseNoKind)}, said + `the API server serves no such kind in "v1"; correct or remove it`},
+		"the API server did not answer":                   {"lab", site, ReferenceFact{Fact: unknown(fact.CauseTimeout)}, ""},
+		"there is no such kind":                           {"lab", site, ReferenceFact{Fact: unknown(fact.CauseNoKind)}, said + `the API server serves no such kind in "v1"; correct or remove it`},
 		"there is no such object in the namespace":        {"lab", site, ReferenceFact{Scope: ScopeNamespaced, Fact: absent()}, said + `no such object in namespace "lab"; an object is deleted when all its owners are absent: remove it`},
 		"there is no such object in the cluster":          {"lab", site, ReferenceFact{Scope: ScopeCluster, Fact: absent()}, said + `no such object; an object is deleted when all its owners are absent: remove it`},
 		"known, with no object: none":                     {"lab", site, ReferenceFact{Scope: ScopeCluster, Fact: known()}, said + `no such object; an object is deleted when all its owners are absent: remove it`},
@@ -33,7 +34,7 @@ func TestComplaints(t *testing.T) {
 		"O04: a namespaced owner of a cluster-wide one":   {"", site, ReferenceFact{Scope: ScopeNamespaced, Fact: absent()}, said + `a cluster-scoped object cannot have a namespaced owner; remove it`},
 		"O04: a cluster-scoped owner of a namespaced one": {"lab", site, ReferenceFact{Scope: ScopeCluster, Fact: known(Object{UID: "u"})}, ""},
 		"what is too long is cut": {
-			"lab", metav1.OwnerReference{APIVersion: strings.Repeat("v", 500), Kind: strings.Repeat("K", 500), Name: strings.Repeat("n", 500), UID: "u"}, ReferenceFact{Fact: unknown(CauseNoKind)},
+			"lab", metav1.OwnerReference{APIVersion: strings.Repeat("v", 500), Kind: strings.Repeat("K", 500), Name: strings.Repeat("n", 500), UID: "u"}, ReferenceFact{Fact: unknown(fact.CauseNoKind)},
 			"owner reference " + strings.Repeat("k", 63) + `… "` + strings.Repeat("n", 63) + `…" (uid u): the API server serves no such kind in "` + strings.Repeat("v", 63) + `…"; correct or remove it`,
 		},
 	} {
@@ -73,7 +74,7 @@ func TestComplaintsAreFew(t *testing.T) {
 	var found []ReferenceFact
 	for i := range 50 {
 		r.References = append(r.References, metav1.OwnerReference{Name: fmt.Sprint(i)})
-		found = append(found, ReferenceFact{Index: i, Fact: unknown(CauseNoKind)})
+		found = append(found, ReferenceFact{Index: i, Fact: unknown(fact.CauseNoKind)})
 	}
 	if got, _ := lint(r, Policy{}, found, nil); len(got) != maxComplaints {
 		t.Errorf("%d complaints", len(got))

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 )
 
 // The inputs of this package's tests: Secret "token" in namespace "lab" is created
@@ -24,14 +25,14 @@ func wantSpurJob() *Wanted {
 	return &Wanted{APIVersion: "spur.dev/v1", Kind: "SpurJob", Labels: map[string]string{"spur.dev/id": "7"}, Scope: ScopeNamespaced}
 }
 
-func known(objects ...Object) Fact { return Fact{State: StateKnown, Objects: objects} }
+func known(objects ...Object) Fact { return Fact{State: fact.Known, Objects: objects} }
 
-func absent() Fact { return Fact{State: StateAbsent} }
+func absent() Fact { return Fact{State: fact.Absent} }
 
-func unknown(c Cause) Fact { return Fact{Cause: c} }
+func unknown(c fact.Cause) Fact { return Fact{Cause: c} }
 
 func heldAnchor() AnchorFact {
-	return AnchorFact{State: StateKnown, Name: anchor.Name, UID: anchor.UID}
+	return AnchorFact{State: fact.Known, Name: anchor.Name, UID: anchor.UID}
 }
 
 func terminating(o Object) Object {

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 )
 
 // Request is what the API server asks about.
@@ -65,29 +66,6 @@ const (
 	ScopeCluster
 )
 
-// State says how much is known of a fact.
-type State int
-
-// States of a fact. StateUnknown is the zero value: it was not, or could not be,
-// found out.
-const (
-	StateUnknown State = iota
-	StateAbsent
-	StateKnown
-)
-
-// Cause says why a fact is unknown.
-type Cause string
-
-// Causes of an unknown fact: a closed list, since it labels metrics.
-const (
-	CauseNotAsked  Cause = ""
-	CauseTimeout   Cause = "Timeout"
-	CauseForbidden Cause = "Forbidden"
-	CauseNoKind    Cause = "NoSuchKind"
-	CauseServer    Cause = "ServerError"
-)
-
 // Object is what belay read of a live object, from that object itself.
 type Object struct {
 	APIVersion, Kind, Name string
@@ -99,8 +77,8 @@ type Object struct {
 // Fact is the answer of a look-up: by name at most one object, by labels all of
 // them up to a bound.
 type Fact struct {
-	State   State
-	Cause   Cause
+	State   fact.State
+	Cause   fact.Cause
 	Objects []Object
 	// Truncated: there are more than the bound.
 	Truncated bool
@@ -119,8 +97,8 @@ func (f Fact) live() []Object {
 
 // AnchorFact is the outcome of getting hold of an Anchor.
 type AnchorFact struct {
-	State State
-	Cause Cause
+	State fact.State
+	Cause fact.Cause
 	// Name and UID of the Anchor, when known.
 	Name string
 	UID  types.UID

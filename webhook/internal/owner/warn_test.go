@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 )
 
 func TestAsWarning(t *testing.T) {
@@ -42,7 +43,7 @@ func generated() map[string]Input {
 	out := map[string]Input{}
 	owners := map[string]Fact{
 		"exists": known(job), "absent": absent(), "terminating": known(terminating(job)), "two": known(job, Object{Name: "b", UID: "b"}),
-		"timeout": unknown(CauseTimeout), "forbidden": unknown(CauseForbidden), "no kind": unknown(CauseNoKind), "truncated": {State: StateKnown, Truncated: true},
+		"timeout": unknown(fact.CauseTimeout), "forbidden": unknown(fact.CauseForbidden), "no kind": unknown(fact.CauseNoKind), "truncated": {State: fact.Known, Truncated: true},
 	}
 	targets := map[string]Target{
 		"none": {}, "job": {Owner: wantJob()}, "labels": {Owner: wantSpurJob()}, "cluster": {Owner: &Wanted{APIVersion: "g/v1", Kind: "Site", Name: "s", Scope: ScopeCluster}},
@@ -138,7 +139,7 @@ func TestMessagesAreOneLine(t *testing.T) {
 		}
 		in.Request.References = refs
 		for i := range in.Facts.References {
-			in.Facts.References[i].Fact = unknown(CauseNoKind)
+			in.Facts.References[i].Fact = unknown(fact.CauseNoKind)
 		}
 		for i, o := range in.Facts.Owner.Objects {
 			o.Name, o.UID = hostile, types.UID(fmt.Sprint("uid", i))

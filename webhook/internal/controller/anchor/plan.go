@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 	"github.com/belay-dev/belay/webhook/internal/owner"
 )
 
@@ -68,7 +69,7 @@ func decide(o observed, now time.Time) plan {
 		return plan{}
 	case a.Spec.BoundUID != "":
 		return decideBound(a, now)
-	case o.owner.State == owner.StateUnknown:
+	case o.owner.State == fact.Unknown:
 		// Never expired on a guess: a missing answer is not a missing owner.
 		return plan{
 			condition: condition(v1alpha1.ReasonLookupFailed, fmt.Sprintf("could not find out whether %s exists (%s); the Anchor is kept", describe(a), o.owner.Cause)),

@@ -10,6 +10,7 @@ import (
 
 	"github.com/belay-dev/belay/test/builders"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 	"github.com/belay-dev/belay/webhook/internal/owner"
 )
 
@@ -29,10 +30,10 @@ func leaving(o owner.Object) owner.Object {
 }
 
 func known(objects ...owner.Object) owner.Fact {
-	return owner.Fact{State: owner.StateKnown, Objects: objects}
+	return owner.Fact{State: fact.Known, Objects: objects}
 }
 
-var absent = owner.Fact{State: owner.StateAbsent}
+var absent = owner.Fact{State: fact.Absent}
 
 // summary is what a plan comes to.
 type summary struct {
@@ -94,10 +95,10 @@ func TestDecide(t *testing.T) {
 			waiting().Obj(), known(leaving(run)), true, at(10 * time.Minute), summary{expire: true, status: "False", reason: v1alpha1.ReasonExpired, eventType: corev1.EventTypeWarning},
 		},
 		"long after the deadline, with the answer unknown: kept": {
-			waiting().Obj(), owner.Fact{Cause: owner.CauseTimeout}, true, at(time.Hour), summary{status: "False", reason: v1alpha1.ReasonLookupFailed, eventType: corev1.EventTypeWarning, after: pollLast},
+			waiting().Obj(), owner.Fact{Cause: fact.CauseTimeout}, true, at(time.Hour), summary{status: "False", reason: v1alpha1.ReasonLookupFailed, eventType: corev1.EventTypeWarning, after: pollLast},
 		},
 		"long after the deadline, without the right to look: kept": {
-			waiting().Obj(), owner.Fact{Cause: owner.CauseForbidden}, false, at(time.Hour), summary{status: "False", reason: v1alpha1.ReasonLookupFailed, eventType: corev1.EventTypeWarning, after: pollLast},
+			waiting().Obj(), owner.Fact{Cause: fact.CauseForbidden}, false, at(time.Hour), summary{status: "False", reason: v1alpha1.ReasonLookupFailed, eventType: corev1.EventTypeWarning, after: pollLast},
 		},
 		"the zero fact is unknown": {
 			waiting().Obj(), owner.Fact{}, true, at(time.Hour), summary{status: "False", reason: v1alpha1.ReasonLookupFailed, eventType: corev1.EventTypeWarning, after: pollLast},
@@ -109,7 +110,7 @@ func TestDecide(t *testing.T) {
 			waiting().Obj(), known(run, walk), true, at(time.Hour), summary{status: "False", reason: v1alpha1.ReasonAmbiguous, eventType: corev1.EventTypeWarning, after: pollLast},
 		},
 		"long after the deadline, with more than were read: kept": {
-			waiting().Obj(), owner.Fact{State: owner.StateKnown, Truncated: true}, true, at(time.Hour), summary{status: "False", reason: v1alpha1.ReasonAmbiguous, eventType: corev1.EventTypeWarning, after: pollLast},
+			waiting().Obj(), owner.Fact{State: fact.Known, Truncated: true}, true, at(time.Hour), summary{status: "False", reason: v1alpha1.ReasonAmbiguous, eventType: corev1.EventTypeWarning, after: pollLast},
 		},
 		"the owner is there: bound": {
 			waiting().Obj(), known(run), true, at(time.Second), summary{bind: run},
@@ -170,7 +171,7 @@ func TestMessagesOfPlans(t *testing.T) {
 		"overdue":   {waiting().Obj(), absent, 6 * time.Minute, `job "run" has not come yet; at 2026-03-01T12:10:00Z the Anchor is deleted with all that it holds`},
 		"expired":   {waiting().Obj(), absent, time.Hour, `job "run" did not come until 2026-03-01T12:10:00Z; the Anchor is deleted, and the garbage collector takes what it holds`},
 		"ambiguous": {waiting().For(labels).Obj(), known(run, walk), time.Minute, `several objects are spurjob with labels spur.dev/id=7; belay does not guess: make the labels unique. What the Anchor holds is kept`},
-		"unknown":   {waiting().Obj(), owner.Fact{Cause: owner.CauseTimeout}, time.Minute, `could not find out whether job "run" exists (Timeout); the Anchor is kept`},
+		"unknown":   {waiting().Obj(), owner.Fact{Cause: fact.CauseTimeout}, time.Minute, `could not find out whether job "run" exists (Timeout); the Anchor is kept`},
 		"bound":     {waiting().BoundTo("u").Obj(), absent, time.Minute, `owned by job "run" (uid u)`},
 		"released":  {waiting().BoundTo("u").Released().Obj(), absent, time.Minute, `job "run" (uid u) was deleted and left its dependents behind; what the Anchor holds stays, and is never bound again`},
 	} {
@@ -188,7 +189,7 @@ func TestMessagesOfPlans(t *testing.T) {
 // fact that is not a plain "absent".
 func TestAnAnchorNeverExpiresOnAGuess(t *testing.T) {
 	t.Parallel()
-	for _, f := range []owner.Fact{{}, {Cause: owner.CauseTimeout}, {Cause: owner.CauseForbidden}, {Cause: owner.CauseNoKind}, {Cause: owner.CauseServer}, known(run, walk), known(run), {State: owner.StateKnown, Truncated: true}} {
+	for _, f := range []owner.Fact{{}, {Cause: fact.CauseTimeout}, {Cause: fact.CauseForbidden}, {Cause: fact.CauseNoKind}, {Cause: fact.CauseServer}, known(run, walk), known(run), {State: fact.Known, Truncated: true}} {
 		for after := time.Duration(0); after < time.Hour; after += 7 * time.Second {
 			if p := decide(observed{anchor: waiting().Obj(), owner: f}, created.Add(after)); p.expire {
 				t.Fatalf("%+v after %s: %+v", f, after, p)

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 	"github.com/belay-dev/belay/webhook/internal/facts"
 	"github.com/belay-dev/belay/webhook/internal/metrics"
 	"github.com/belay-dev/belay/webhook/internal/owner"
@@ -159,7 +160,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 func (r *Reconciler) look(ctx context.Context, a *v1alpha1.Anchor, now time.Time) (owner.Fact, bool) {
 	exists, watched := r.owners.mayExist(a)
 	if watched && !exists && now.Before(owner.Expiry(a)) {
-		return owner.Fact{State: owner.StateAbsent}, true
+		return owner.Fact{State: fact.Absent}, true
 	}
 	return r.find(ctx, a), watched
 }
@@ -170,7 +171,7 @@ func (r *Reconciler) find(ctx context.Context, a *v1alpha1.Anchor) owner.Fact {
 	q := facts.Query{Namespace: a.Namespace, Name: a.Spec.Owner.Name, Labels: a.Spec.Owner.MatchLabels}
 	var err error
 	if q.Resource, err = r.facts.Resolve(a.Spec.Owner.APIVersion, a.Spec.Owner.Kind); err == nil {
-		if f := r.facts.Find(ctx, q); f.Cause != owner.CauseNoKind {
+		if f := r.facts.Find(ctx, q); f.Cause != fact.CauseNoKind {
 			return f
 		}
 	} else if !errors.Is(err, facts.ErrNoKind) {
@@ -182,7 +183,7 @@ func (r *Reconciler) find(ctx context.Context, a *v1alpha1.Anchor) owner.Fact {
 	q.Resource, err = r.locate(ctx, schema.FromAPIVersionAndKind(a.Spec.Owner.APIVersion, a.Spec.Owner.Kind).GroupKind())
 	switch {
 	case errors.Is(err, facts.ErrNoKind):
-		return owner.Fact{State: owner.StateAbsent}
+		return owner.Fact{State: fact.Absent}
 	case err != nil:
 		return owner.Fact{Cause: facts.CauseOf(err)}
 	}
@@ -236,7 +237,7 @@ func (r *Reconciler) bind(ctx context.Context, log logr.Logger, a *v1alpha1.Anch
 		return false, fmt.Errorf("binding anchor %s/%s: %w", a.Namespace, a.Name, err)
 	}
 	again := r.find(ctx, a)
-	if again.State != owner.StateUnknown && !contains(again.Objects, to.UID) {
+	if again.State != fact.Unknown && !contains(again.Objects, to.UID) {
 		log.Info("owner went away while its anchor was bound; unbound", "namespace", a.Namespace, "name", a.Name, "uid", to.UID)
 		a.OwnerReferences, a.Spec.BoundUID = before.OwnerReferences, ""
 		if err := r.client.Update(ctx, a); err != nil {

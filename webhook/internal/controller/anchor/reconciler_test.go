@@ -22,6 +22,7 @@ import (
 
 	"github.com/belay-dev/belay/test/builders"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 	"github.com/belay-dev/belay/webhook/internal/facts"
 	"github.com/belay-dev/belay/webhook/internal/owner"
 )
@@ -158,7 +159,7 @@ func TestO13_AnOwnerThatWentAwayWhileItWasBoundIsLetGo(t *testing.T) {
 		"it is gone":                           {absent, false},
 		"there is another one of its name":     {known(reborn), false},
 		"it is there":                          {known(run), true},
-		"whether it is there is not found out": {owner.Fact{Cause: owner.CauseTimeout}, true},
+		"whether it is there is not found out": {owner.Fact{Cause: fact.CauseTimeout}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -200,7 +201,7 @@ func TestExpiringDeletesExactlyWhatWasLookedAt(t *testing.T) {
 func TestWhatIsNotKnownDeletesNothing(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]*cluster{
-		"the look-up fails":       {anchor: old(), found: []owner.Fact{{Cause: owner.CauseServer}}},
+		"the look-up fails":       {anchor: old(), found: []owner.Fact{{Cause: fact.CauseServer}}},
 		"discovery fails":         {anchor: old(), found: []owner.Fact{absent}, resolve: errors.New("connection refused")},
 		"two objects have labels": {anchor: old(), found: []owner.Fact{known(run, walk)}},
 	} {
@@ -222,7 +223,7 @@ func TestWhatIsNotKnownDeletesNothing(t *testing.T) {
 func TestOnlyTheServersOwnWordThatThereIsNoKindExpires(t *testing.T) {
 	t.Parallel()
 	away := errors.New("the server is currently unable to handle the request")
-	job := owner.Fact{State: owner.StateKnown, Objects: []owner.Object{{APIVersion: "batch/v1", Kind: "Job", Name: "run", UID: "job-uid"}}}
+	job := owner.Fact{State: fact.Known, Objects: []owner.Object{{APIVersion: "batch/v1", Kind: "Job", Name: "run", UID: "job-uid"}}}
 	for name, c := range map[string]struct {
 		resolve, located error
 		found            []owner.Fact
@@ -231,8 +232,8 @@ func TestOnlyTheServersOwnWordThatThereIsNoKindExpires(t *testing.T) {
 		"the server says that there is no such kind":      {facts.ErrNoKind, facts.ErrNoKind, nil, true, false},
 		"its group does not answer":                       {facts.ErrNoKind, away, nil, false, false},
 		"it is served in another version":                 {facts.ErrNoKind, nil, []owner.Fact{job}, false, true},
-		"the path that the cache knows is not served now": {nil, away, []owner.Fact{{Cause: owner.CauseNoKind}}, false, false},
-		"nor is the kind in any other version":            {nil, facts.ErrNoKind, []owner.Fact{{Cause: owner.CauseNoKind}}, true, false},
+		"the path that the cache knows is not served now": {nil, away, []owner.Fact{{Cause: fact.CauseNoKind}}, false, false},
+		"nor is the kind in any other version":            {nil, facts.ErrNoKind, []owner.Fact{{Cause: fact.CauseNoKind}}, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
