@@ -115,7 +115,7 @@ verify: verify-generate verify-format lint vet walls verify-tidy verify-manifest
 .PHONY: generate
 generate: $(CONTROLLER_GEN) ## generate deep copies and CRDs from webhook/api
 	$(call say,generating from webhook/api)
-	@grep -ls controller-gen.kubebuilder.io/version manifests/crds/*.yaml | xargs -r rm -f
+	@{ grep -ls controller-gen.kubebuilder.io/version manifests/crds/*.yaml || true; } | xargs -r rm -f
 	$(CONTROLLER_GEN) object paths=./webhook/api/...
 	$(CONTROLLER_GEN) crd paths=./webhook/api/... output:crd:dir=manifests/crds
 

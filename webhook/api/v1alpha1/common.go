@@ -14,6 +14,32 @@ const (
 	AllowDeleteAnnotation = "belay.dev/allow-delete"
 	// PolicyLabel, on an Anchor, names the policy that asked for it.
 	PolicyLabel = "belay.dev/policy"
+	// WorkAnnotation, on an object that a NamePolicy let in, is the digest of the work
+	// that it is for. It is belay's mark as well: only objects that carry it are ever
+	// replaced.
+	WorkAnnotation = "belay.dev/work"
+)
+
+// Types of the causes in the answers of a NamePolicy, in details.causes. They are for
+// programs; the message is for people.
+const (
+	// CauseSameWork: the object of that name does the same work. details.uid is its UID.
+	CauseSameWork = "belay.dev/same-work"
+	// CauseOtherWork: the object of that name does other work, or carries no mark.
+	CauseOtherWork = "belay.dev/other-work"
+	// CauseFinished: the object of that name is finished, and the policy or its hold
+	// expression keeps it from being replaced.
+	CauseFinished = "belay.dev/finished"
+	// CauseTerminating: the name is about to become free. Try again.
+	CauseTerminating = "belay.dev/terminating"
+	// CauseWrongName: the policy wants another name, which the message has.
+	CauseWrongName = "belay.dev/wrong-name"
+	// CauseDeleteForbidden: the object of that name is finished, but whoever creates
+	// may not delete it, and belay does not do it for them.
+	CauseDeleteForbidden = "belay.dev/delete-forbidden"
+	// CauseWork: its message is the digest of the work of the request, for clients that
+	// keep it; it goes with every answer about a name that is taken.
+	CauseWork = "belay.dev/work"
 )
 
 // Names of the webhook configurations and their entries.
@@ -23,6 +49,8 @@ const (
 	// OwnerEntryDomain ends the names of the entries of OwnerPolicies; the policy's
 	// name stands before it.
 	OwnerEntryDomain = ".owner.belay.dev"
+	// NameEntryDomain ends the names of the entries of NamePolicies.
+	NameEntryDomain = ".name.belay.dev"
 )
 
 // Values of ModeLabel.
@@ -57,6 +85,8 @@ const (
 	ReasonForbiddenKind = "ForbiddenKind"
 	// ReasonScopeMismatch: a cluster-scoped dependent with a namespaced owner.
 	ReasonScopeMismatch = "ScopeMismatch"
+	// ReasonInvalidSpec: fields do not go together; the message says which.
+	ReasonInvalidSpec = "InvalidSpec"
 	// ReasonMissingPermission: one of belay's service accounts lacks a right; the
 	// message has the account, the verb and the resource.
 	ReasonMissingPermission = "MissingPermission"

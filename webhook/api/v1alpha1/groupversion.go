@@ -13,6 +13,7 @@ var GroupVersion = schema.GroupVersion{Group: "belay.dev", Version: "v1alpha1"}
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&OwnerPolicy{}, &OwnerPolicyList{},
+		&NamePolicy{}, &NamePolicyList{},
 		&Anchor{}, &AnchorList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
