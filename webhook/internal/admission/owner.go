@@ -2,11 +2,7 @@ package admission
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/http"
-	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -16,9 +12,7 @@ import (
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 	"github.com/belay-dev/belay/webhook/internal/anchors"
-	"github.com/belay-dev/belay/webhook/internal/expr"
 	"github.com/belay-dev/belay/webhook/internal/facts"
-	"github.com/belay-dev/belay/webhook/internal/metrics"
 	"github.com/belay-dev/belay/webhook/internal/owner"
 )
 
@@ -29,36 +23,13 @@ const (
 	ValidateOwnerPath = "/validate/owner"
 )
 
-// Phases of admission.
-const (
-	phaseMutate   = "mutate"
-	phaseValidate = "validate"
-)
-
 // AnnotationDeadline is how long an Anchor waits for an owner that an annotation
 // names: the default of a policy's deadline.
 const AnnotationDeadline = 10 * time.Minute
 
-const (
-	// defaultTimeout is taken where the API server gives no timeout parameter.
-	defaultTimeout = 3 * time.Second
-	// maxTimeout is the longest that the API allows a webhook.
-	maxTimeout = 30 * time.Second
-	// answerMargin is the part of the time-out, one in so many, that is kept free
-	// for connecting, encoding and sending: the API server's clock starts before it
-	// dials, and an answer that comes late is no answer. A fifth of the default 3 s
-	// was enough on two cores under full load, where 200 ms were not.
-	answerMargin = 5
-)
-
 // PolicyGetter finds policies by name.
 type PolicyGetter interface {
 	Get(ctx context.Context, name string) (*facts.OwnerPolicy, facts.Standing, error)
-}
-
-// ModeGetter tells a namespace's mode.
-type ModeGetter interface {
-	Mode(ctx context.Context, namespace string) (string, error)
 }
 
 // FactFinder looks owners up.
@@ -86,112 +57,72 @@ type Owner struct {
 }
 
 // Mutate is the handler of the mutating phase.
-func (h *Owner) Mutate() http.Handler { return h.handler(phaseMutate, MutateOwnerPath) }
+func (h *Owner) Mutate() http.Handler { return h.edge().handler(phaseMutate, MutateOwnerPath) }
 
 // Validate is the handler of the validating phase.
-func (h *Owner) Validate() http.Handler { return h.handler(phaseValidate, ValidateOwnerPath) }
+func (h *Owner) Validate() http.Handler { return h.edge().handler(phaseValidate, ValidateOwnerPath) }
 
-func (h *Owner) handler(phase, path string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() {
-			// Outside of answer there is no policy yet, or the answer itself is at fault:
-			// the API server takes a 500 as a failed call, as its failure policy says.
-			if p := recover(); p != nil {
-				metrics.Panics.WithLabelValues("owner").Inc()
-				h.Log.Error(fmt.Errorf("panic: %v", p), "panic while serving", "phase", phase, "stack", string(debug.Stack()))
-				http.Error(w, "belay had an internal error; see its log", http.StatusInternalServerError)
-			}
-		}()
-		err := h.serve(w, r, phase, strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, path), "/"))
-		var he *httpError
-		switch {
-		case err == nil:
-		case errors.As(err, &he):
-			metrics.Unreadable.WithLabelValues(fmt.Sprint(he.code)).Inc()
-			http.Error(w, he.message, he.code)
-		default:
-			h.Log.V(1).Info("answer not delivered", "phase", phase, "error", err.Error())
-		}
-	})
-}
-
-func (h *Owner) serve(w http.ResponseWriter, r *http.Request, phase, policyName string) error {
-	req, err := readReview(w, r)
-	if err != nil {
-		return err
-	}
-	start := time.Now()
-	ctx, cancel := context.WithTimeout(r.Context(), budget(r.URL.Query().Get("timeout")))
-	defer cancel()
-
-	c := &call{phase: phase, policyName: policyName, req: req}
-	if err := h.choose(ctx, c); err != nil {
-		return err
-	}
-	h.answer(ctx, c)
-	metrics.Duration.WithLabelValues("owner", phase).Observe(time.Since(start).Seconds())
-	h.record(c)
-	return writeReview(w, req, respond(c))
-}
-
-// budget is the time for the decision: what the API server says it waits, less a
-// margin for the answer.
-func budget(timeout string) time.Duration {
-	d, err := time.ParseDuration(timeout)
-	if err != nil || d <= 0 {
-		d = defaultTimeout
-	}
-	d = min(d, maxTimeout)
-	return d - d/answerMargin
-}
+func (h *Owner) edge() edge { return edge{webhook: "owner", log: h.Log, review: h.review} }
 
 // call is one review on its way through.
 type call struct {
-	phase, policyName string
-	req               *admissionv1.AdmissionRequest
-	policy            *facts.OwnerPolicy // nil until it is known
-	mode              string
-	decision          owner.Decision
-	patch             []byte
-	panicked          bool
+	asked
+	policy   *facts.OwnerPolicy
+	mode     string
+	decision owner.Decision
+	patch    []byte
 }
 
-// choose finds the policy that the path names.
-func (h *Owner) choose(ctx context.Context, c *call) error {
-	if c.policyName == "" {
-		if c.phase != phaseMutate {
-			return &httpError{code: http.StatusNotFound, message: "the path names no policy"}
+func (h *Owner) review(ctx context.Context, a asked) (outcome, error) {
+	c := &call{asked: a}
+	if a.policyName == "" {
+		if a.phase != phaseMutate {
+			return outcome{}, &httpError{code: http.StatusNotFound, message: "the path names no policy"}
 		}
 		c.policy = annotationPolicy()
-		return nil
-	}
-	p, standing, err := h.Policies.Get(ctx, c.policyName)
-	switch standing {
-	case facts.StandingInForce:
+	} else {
+		p, s, err := h.Policies.Get(ctx, a.policyName)
+		if s != facts.StandingInForce {
+			if err != nil {
+				h.Log.Error(err, "policy not readable", "policy", a.policyName)
+			}
+			return standing("OwnerPolicy", a.policyName, s, func(reason, message string) outcome {
+				return outcomeOf(warned(owner.Reason(reason), message+": the object is admitted without an owner reference"), nil, "")
+			})
+		}
 		c.policy = p
-	case facts.StandingAbsent:
-		return &httpError{code: http.StatusNotFound, message: fmt.Sprintf("there is no OwnerPolicy %.100q", c.policyName)}
-	case facts.StandingDeleted:
-		c.decision = owner.Decision{Allowed: true, Reason: ReasonPolicyDeleted, Message: "the policy was deleted a moment ago"}
-	case facts.StandingNotInForce:
-		c.decision = warned(ReasonPolicyNotInForce, fmt.Sprintf("OwnerPolicy %q has never been accepted; see its conditions", c.policyName))
-	default:
-		h.Log.Error(err, "policy not readable", "policy", c.policyName)
-		c.decision = warned(ReasonPolicyUnreadable, fmt.Sprintf("OwnerPolicy %q could not be read in time: the object is admitted without an owner reference", c.policyName))
 	}
-	return nil
+	var excluded outcome
+	if !h.answer(ctx, c, &excluded) {
+		return excluded, nil
+	}
+	return outcomeOf(c.decision, c.patch, c.mode), nil
 }
 
-// Reasons of the edge itself, beside those of the decision.
-const (
-	ReasonPolicyDeleted    owner.Reason = "PolicyDeleted"
-	ReasonPolicyNotInForce owner.Reason = "PolicyNotInForce"
-	ReasonPolicyUnreadable owner.Reason = "PolicyUnreadable"
-	ReasonExcluded         owner.Reason = "NamespaceExcluded"
-	ReasonNotOptedIn       owner.Reason = "NamespaceNotOptedIn"
-	ReasonObjectUnreadable owner.Reason = "ObjectUnreadable"
-	ReasonInternal         owner.Reason = "InternalError"
-)
+// outcomeOf is a decision as the edge answers it.
+func outcomeOf(d owner.Decision, patch []byte, mode string) outcome {
+	o := outcome{
+		mode: mode, allowed: d.Allowed, reason: string(d.Reason), message: d.Message, warnings: d.Warnings, patch: patch,
+		code: d.Code, status: statusReason(d.Code), retryAfter: d.RetryAfterSeconds,
+	}
+	if !d.Allowed {
+		o.causes = []metav1.StatusCause{{Type: metav1.CauseType("belay.dev/" + string(d.Reason)), Message: d.Message}}
+	}
+	return o
+}
+
+func statusReason(code int32) metav1.StatusReason {
+	switch code {
+	case http.StatusBadRequest:
+		return metav1.StatusReasonBadRequest
+	case http.StatusForbidden:
+		return metav1.StatusReasonForbidden
+	case http.StatusServiceUnavailable:
+		return metav1.StatusReasonServiceUnavailable
+	default:
+		return metav1.StatusReasonInternalError
+	}
+}
 
 func warned(reason owner.Reason, message string) owner.Decision {
 	return owner.Decision{Allowed: true, Reason: reason, Message: message, Warnings: []string{message}}
@@ -205,25 +136,25 @@ func annotationPolicy() *facts.OwnerPolicy {
 	}
 }
 
-// answer decides. A panic is a bug of belay and ends as the policy says that
-// trouble ends: admitted with a warning, or denied with 500. It never takes the
-// process with it.
-func (h *Owner) answer(ctx context.Context, c *call) {
-	if c.policy == nil {
-		return
-	}
+// answer decides, and reports whether there was anything to decide. A panic is a bug
+// of belay and ends as the policy says that trouble ends: admitted with a warning, or
+// denied with 500. It never takes the process with it.
+func (h *Owner) answer(ctx context.Context, c *call, excluded *outcome) (decided bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			c.panicked = true
-			metrics.Panics.WithLabelValues("owner").Inc()
-			h.Log.Error(fmt.Errorf("panic: %v", p), "panic while deciding", "policy", c.policyName, "namespace", c.req.Namespace, "stack", string(debug.Stack()))
+			h.edge().panicked(p, "panic while deciding", "policy", c.policyName, "namespace", c.req.Namespace)
 			h.internal(c)
+			decided = true
 		}
 	}()
-	c.mode = h.mode(ctx, c)
-	if c.mode == "" {
-		return
+	if c.mode, *excluded = modeOf(ctx, h.Modes, h.OwnNamespace, c.req.Namespace); c.mode == "" {
+		return false
 	}
+	h.decideCall(ctx, c)
+	return true
+}
+
+func (h *Owner) decideCall(ctx context.Context, c *call) {
 	in, raw, ok := h.gather(ctx, c)
 	if !ok {
 		if c.mode == v1alpha1.ModeWarn {
@@ -252,32 +183,10 @@ func (h *Owner) internal(c *call) {
 	c.patch = nil
 	const message = "belay had an internal error; see its log"
 	if c.policy.WhenUnresolved == v1alpha1.UnresolvedDeny && c.mode != v1alpha1.ModeWarn {
-		c.decision = owner.Decision{Code: http.StatusInternalServerError, Reason: ReasonInternal, Message: message}
+		c.decision = owner.Decision{Code: http.StatusInternalServerError, Reason: owner.Reason(ReasonInternal), Message: message}
 		return
 	}
-	c.decision = warned(ReasonInternal, message+"; the object is admitted without an owner reference")
-}
-
-// mode is the namespace's mode; where there is none, the decision is made. What
-// cannot be found out counts as enforce: the API server has matched the label.
-func (h *Owner) mode(ctx context.Context, c *call) string {
-	ns := c.req.Namespace
-	switch {
-	case ns == "":
-		return v1alpha1.ModeEnforce // cluster-scoped: the policy itself is the opt-in
-	case ns == h.OwnNamespace || strings.HasPrefix(ns, "kube-"):
-		c.decision = owner.Decision{Allowed: true, Reason: ReasonExcluded, Message: "this namespace is never looked at"}
-		return ""
-	}
-	mode, err := h.Modes.Mode(ctx, ns)
-	if err != nil {
-		return v1alpha1.ModeEnforce
-	}
-	if mode != v1alpha1.ModeEnforce && mode != v1alpha1.ModeWarn {
-		c.decision = owner.Decision{Allowed: true, Reason: ReasonNotOptedIn, Message: "the namespace has no mode"}
-		return ""
-	}
-	return mode
+	c.decision = warned(owner.Reason(ReasonInternal), message+"; the object is admitted without an owner reference")
 }
 
 // dependent is the part of an object that decisions read.
@@ -304,7 +213,7 @@ func (h *Owner) gather(ctx context.Context, c *call) (owner.Input, []byte, bool)
 	// With the case of keys, as Kubernetes reads them: a custom resource may well have
 	// a field "Metadata" of its own.
 	if err := utiljson.Unmarshal(raw, &d); err != nil || d.Metadata == nil {
-		c.decision = owner.Decision{Code: http.StatusBadRequest, Reason: ReasonObjectUnreadable, Message: "the object in the review cannot be read: it must be an object with metadata"}
+		c.decision = owner.Decision{Code: http.StatusBadRequest, Reason: owner.Reason(ReasonObjectUnreadable), Message: "the object in the review cannot be read: it must be an object with metadata"}
 		return in, raw, false
 	}
 	in.Request.Name, in.Request.References = d.Metadata.Name, d.Metadata.OwnerReferences
@@ -314,7 +223,7 @@ func (h *Owner) gather(ctx context.Context, c *call) (owner.Input, []byte, bool)
 	} else {
 		vars, err := variables(c.req)
 		if err != nil {
-			c.decision = owner.Decision{Code: http.StatusBadRequest, Reason: ReasonObjectUnreadable, Message: "the object in the review cannot be read"}
+			c.decision = owner.Decision{Code: http.StatusBadRequest, Reason: owner.Reason(ReasonObjectUnreadable), Message: "the object in the review cannot be read"}
 			return in, raw, false
 		}
 		in.Target = c.policy.Expression.Target(ctx, c.policy.Resource, vars)
@@ -378,46 +287,4 @@ func (h *Owner) decide(ctx context.Context, c *call, in owner.Input) owner.Decis
 		Namespace: in.Request.Namespace, Owner: d.Anchor.Owner, Deadline: c.policy.Deadline, Policy: c.policyName,
 	})
 	return owner.Decide(in)
-}
-
-// variables are what an expression sees. The data of a Secret is not among them:
-// what an expression gives ends in names and messages.
-func variables(req *admissionv1.AdmissionRequest) (map[string]any, error) {
-	var object map[string]any
-	if err := utiljson.Unmarshal(req.Object.Raw, &object); err != nil {
-		return nil, err
-	}
-	if req.Kind.Group == "" && req.Kind.Kind == "Secret" {
-		delete(object, "data")
-		delete(object, "stringData")
-	}
-	return map[string]any{
-		expr.VarObject: object,
-		expr.VarRequest: map[string]any{
-			"namespace": req.Namespace, "name": req.Name, "operation": string(req.Operation),
-			"dryRun":   isDryRun(req),
-			"userInfo": map[string]any{"username": req.UserInfo.Username, "groups": anySlice(req.UserInfo.Groups), "uid": req.UserInfo.UID},
-		},
-	}, nil
-}
-
-func anySlice(in []string) []any {
-	out := make([]any, len(in))
-	for i, s := range in {
-		out[i] = s
-	}
-	return out
-}
-
-func isDryRun(req *admissionv1.AdmissionRequest) bool { return req.DryRun != nil && *req.DryRun }
-
-// record counts and logs a decision: never the object.
-func (h *Owner) record(c *call) {
-	decision := metrics.Allowed
-	if !c.decision.Allowed {
-		decision = metrics.Denied
-	}
-	metrics.Decisions.WithLabelValues("owner", c.phase, c.mode, decision, string(c.decision.Reason)).Inc()
-	h.Log.V(1).Info("decided", "policy", c.policyName, "namespace", c.req.Namespace, "resource", c.req.Resource.Resource,
-		"name", c.req.Name, "phase", c.phase, "mode", c.mode, "decision", decision, "reason", c.decision.Reason, "uid", c.req.UID)
 }

@@ -1,8 +1,6 @@
 package admission
 
 import (
-	"net/http"
-
 	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -15,46 +13,44 @@ const (
 )
 
 // respond builds the answer to a review. All answers are built here.
-func respond(c *call) *admissionv1.AdmissionResponse {
-	d := c.decision
+func respond(req *admissionv1.AdmissionRequest, o outcome) *admissionv1.AdmissionResponse {
 	resp := &admissionv1.AdmissionResponse{
-		Allowed:          d.Allowed,
-		AuditAnnotations: map[string]string{auditReason: string(d.Reason), auditMessage: d.Message, auditDecision: "allowed"},
+		Allowed:          o.allowed,
+		AuditAnnotations: map[string]string{auditReason: o.reason, auditMessage: o.message, auditDecision: "allowed"},
 	}
-	for _, w := range d.Warnings {
+	for _, w := range o.warnings {
 		resp.Warnings = append(resp.Warnings, "belay: "+w)
 	}
-	if len(c.patch) > 0 {
+	if len(o.patch) > 0 {
 		t := admissionv1.PatchTypeJSONPatch
-		resp.Patch, resp.PatchType = c.patch, &t
+		resp.Patch, resp.PatchType = o.patch, &t
 	}
-	if d.Allowed {
+	if o.allowed {
 		return resp
 	}
 	resp.AuditAnnotations[auditDecision] = "denied"
+	code, status := o.code, o.status
+	if code < 400 || status == "" {
+		// A denial with a code of success makes clients report success.
+		code, status = 500, metav1.StatusReasonInternalError
+	}
 	resp.Result = &metav1.Status{
 		Status:  metav1.StatusFailure,
-		Code:    d.Code,
-		Reason:  statusReason(d.Code),
-		Message: "belay: " + d.Message,
+		Code:    code,
+		Reason:  status,
+		Message: "belay: " + o.message,
 		Details: &metav1.StatusDetails{
-			Name: c.req.Name, Group: c.req.Resource.Group, Kind: c.req.Resource.Resource,
-			RetryAfterSeconds: d.RetryAfterSeconds,
-			Causes:            []metav1.StatusCause{{Type: metav1.CauseType("belay.dev/" + string(d.Reason)), Message: d.Message}},
+			Name: nameOf(req, o), Group: req.Resource.Group, Kind: req.Resource.Resource, UID: o.uid,
+			RetryAfterSeconds: o.retryAfter,
+			Causes:            o.causes,
 		},
 	}
 	return resp
 }
 
-func statusReason(code int32) metav1.StatusReason {
-	switch code {
-	case http.StatusBadRequest:
-		return metav1.StatusReasonBadRequest
-	case http.StatusForbidden:
-		return metav1.StatusReasonForbidden
-	case http.StatusServiceUnavailable:
-		return metav1.StatusReasonServiceUnavailable
-	default:
-		return metav1.StatusReasonInternalError
+func nameOf(req *admissionv1.AdmissionRequest, o outcome) string {
+	if o.name != "" {
+		return o.name
 	}
+	return req.Name
 }

@@ -11,8 +11,10 @@ import (
 	"sync"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/interpreter"
+	"google.golang.org/protobuf/types/known/structpb"
 	"k8s.io/apimachinery/pkg/util/version"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
@@ -25,6 +27,23 @@ const (
 	VarObject = "object"
 	// VarRequest has namespace, name, operation, dryRun and userInfo.
 	VarRequest = "request"
+	// VarGenerated is the name that a NamePolicy generates; for its verify only.
+	VarGenerated = "generated"
+	// VarExisting is the object that has the name which is asked for.
+	VarExisting = "existing"
+)
+
+// Scope says which variables an expression sees.
+type Scope int
+
+// Scopes.
+const (
+	// Creating sees object and request.
+	Creating Scope = iota
+	// Verifying sees generated as well.
+	Verifying
+	// Existing sees existing alone.
+	Existing
 )
 
 // Result is the type that an expression must give.
@@ -38,6 +57,8 @@ const (
 	StringMap
 	// Bool is true or false.
 	Bool
+	// Any is anything that JSON can hold.
+	Any
 )
 
 // maxResult bounds what an expression may give: 16 labels with keys of 317 and
@@ -53,15 +74,19 @@ var oldestServer = version.MajorMinor(1, 33)
 // matchConditions. namespaceObject is in neither: the API server has it as null
 // there, so that an expression which uses it fails on every request.
 var (
-	baseEnv      = envWith()
-	conditionEnv = envWith(cel.Variable("oldObject", cel.DynType), cel.Variable("authorizer", library.AuthorizerType), cel.Variable("authorizer.requestResource", library.ResourceCheckType))
+	baseEnv      = envWith(creating...)
+	verifyEnv    = envWith(append(creating[:2:2], cel.Variable(VarGenerated, cel.StringType))...)
+	existingEnv  = envWith(cel.Variable(VarExisting, cel.DynType))
+	conditionEnv = envWith(append(creating[:2:2], cel.Variable("oldObject", cel.DynType), cel.Variable("authorizer", library.AuthorizerType), cel.Variable("authorizer.requestResource", library.ResourceCheckType))...)
+
+	creating = []cel.EnvOption{cel.Variable(VarObject, cel.DynType), cel.Variable(VarRequest, cel.DynType)}
 )
 
-func envWith(more ...cel.EnvOption) func() (*cel.Env, error) {
+func envWith(variables ...cel.EnvOption) func() (*cel.Env, error) {
 	return sync.OnceValues(func() (*cel.Env, error) {
 		set, err := environment.MustBaseEnvSet(oldestServer).Extend(environment.VersionedOptions{
 			IntroducedVersion: version.MajorMinor(1, 0),
-			EnvOptions:        append([]cel.EnvOption{cel.Variable(VarObject, cel.DynType), cel.Variable(VarRequest, cel.DynType)}, more...),
+			EnvOptions:        variables,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("building the CEL environment: %w", err)
@@ -101,10 +126,23 @@ func CheckCondition(field, source string) error {
 	return err
 }
 
-// Compile checks an expression and the type that it gives. The error is a
-// *CompileError.
+// Compile checks an expression that sees object and request, and the type that it
+// gives. The error is a *CompileError.
 func Compile(field, source string, result Result) (*Program, error) {
-	return compile(baseEnv, field, source, result)
+	return CompileIn(Creating, field, source, result)
+}
+
+// CompileIn is Compile for other variables.
+func CompileIn(scope Scope, field, source string, result Result) (*Program, error) {
+	env := baseEnv
+	switch scope {
+	case Verifying:
+		env = verifyEnv
+	case Existing:
+		env = existingEnv
+	case Creating:
+	}
+	return compile(env, field, source, result)
 }
 
 func compile(environment func() (*cel.Env, error), field, source string, result Result) (*Program, error) {
@@ -126,9 +164,11 @@ func compile(environment func() (*cel.Env, error), field, source string, result 
 		want, word = cel.MapType(cel.StringType, cel.StringType), "a map of strings"
 	case Bool:
 		want, word = cel.BoolType, "true or false"
+	case Any:
+		want = cel.DynType
 	case String:
 	}
-	if got := ast.OutputType(); !assignable(got, want) {
+	if got := ast.OutputType(); result != Any && !assignable(got, want) {
 		return nil, &CompileError{Field: field, Line: 1, Column: 1, Message: fmt.Sprintf("gives %s, but must give %s", got, word)}
 	}
 	p, err := env.Program(ast,
@@ -198,6 +238,43 @@ func (p *Program) StringMap(ctx context.Context, vars map[string]any) (map[strin
 		return nil, fmt.Errorf("%s: gave %d bytes, more than the limit of %d", p.field, size, maxResult)
 	}
 	return m, nil
+}
+
+// Bool evaluates an expression that gives true or false.
+func (p *Program) Bool(ctx context.Context, vars map[string]any) (bool, error) {
+	out, err := p.eval(ctx, vars)
+	if err != nil {
+		return false, err
+	}
+	b, ok := out.Value().(bool)
+	if !ok {
+		return false, fmt.Errorf("%s: gave %s, not true or false", p.field, out.Type().TypeName())
+	}
+	return b, nil
+}
+
+// Any evaluates an expression that gives what JSON can hold: nil, bool, float64,
+// string, []any or map[string]any. An optional without a value is nil.
+func (p *Program) Any(ctx context.Context, vars map[string]any) (any, error) {
+	out, err := p.eval(ctx, vars)
+	if err != nil {
+		return nil, err
+	}
+	if o, ok := out.(*types.Optional); ok {
+		if !o.HasValue() {
+			return nil, nil
+		}
+		out = o.GetValue()
+	}
+	native, err := out.ConvertToNative(types.JSONValueType)
+	if err != nil {
+		return nil, fmt.Errorf("%s: gave %s, which is no value of JSON", p.field, out.Type().TypeName())
+	}
+	v, ok := native.(*structpb.Value)
+	if !ok {
+		return nil, fmt.Errorf("%s: gave %s, which is no value of JSON", p.field, out.Type().TypeName())
+	}
+	return v.AsInterface(), nil
 }
 
 func (p *Program) eval(ctx context.Context, vars map[string]any) (ref.Val, error) {

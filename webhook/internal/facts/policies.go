@@ -13,16 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/naming"
 	"github.com/belay-dev/belay/webhook/internal/owner"
 )
-
-// OwnerPolicy is a policy in force, compiled.
-type OwnerPolicy struct {
-	owner.Policy
-	Deadline   time.Duration
-	Resource   v1alpha1.ResolvedResource
-	Expression OwnerExpression
-}
 
 // Standing says whether there is a policy of a name.
 type Standing int
@@ -40,57 +33,67 @@ const (
 	StandingAbsent
 )
 
-// OwnerPolicies finds policies by name: first in the cache, then live, since a
+// policyKind is how a store handles one kind of policy: O as it is stored, C compiled.
+type policyKind[O client.Object, C any] struct {
+	// blank is a new object to read into.
+	blank func() O
+	// inForce reports whether a spec of it was ever accepted.
+	inForce func(O) bool
+	// current reports whether what was compiled is still what is in force.
+	current func(C, O) bool
+	compile func(O) (C, error)
+	// entryDomain ends the names of its webhook entries.
+	entryDomain string
+}
+
+// Policies finds policies of one kind by name: first in the cache, then live, since a
 // policy may be registered before a replica's cache has heard of it.
-type OwnerPolicies struct {
+type Policies[O client.Object, C any] struct {
+	kind         policyKind[O, C]
 	cached, live client.Reader
 
 	mu       sync.Mutex
-	compiled map[types.UID]compiledOwnerPolicy
+	compiled map[types.UID]C
 	deleted  map[string]time.Time
-}
-
-type compiledOwnerPolicy struct {
-	generation int64
-	policy     *OwnerPolicy
 }
 
 // deletedFor is how long a deleted policy's name is remembered: the registration
 // follows within seconds, this is far more.
 const deletedFor = 10 * time.Minute
 
-// NewOwnerPolicies makes the store.
-func NewOwnerPolicies(cached, live client.Reader) *OwnerPolicies {
-	return &OwnerPolicies{cached: cached, live: live, compiled: map[types.UID]compiledOwnerPolicy{}, deleted: map[string]time.Time{}}
+func newPolicies[O client.Object, C any](kind policyKind[O, C], cached, live client.Reader) *Policies[O, C] {
+	return &Policies[O, C]{kind: kind, cached: cached, live: live, compiled: map[types.UID]C{}, deleted: map[string]time.Time{}}
 }
 
 // Get returns the policy in force. The error says why a Standing is unknown.
-func (s *OwnerPolicies) Get(ctx context.Context, name string) (*OwnerPolicy, Standing, error) {
-	var p v1alpha1.OwnerPolicy
-	err := s.cached.Get(ctx, client.ObjectKey{Name: name}, &p)
-	if err != nil || p.Status.InForce == nil {
-		err = s.live.Get(ctx, client.ObjectKey{Name: name}, &p)
+func (s *Policies[O, C]) Get(ctx context.Context, name string) (C, Standing, error) {
+	var none C
+	p := s.kind.blank()
+	err := s.cached.Get(ctx, client.ObjectKey{Name: name}, p)
+	if err != nil || !s.kind.inForce(p) {
+		p = s.kind.blank()
+		err = s.live.Get(ctx, client.ObjectKey{Name: name}, p)
 	}
 	switch {
 	case apierrors.IsNotFound(err):
 		if s.wasDeleted(name) || s.registered(ctx, name) {
-			return nil, StandingDeleted, nil
+			return none, StandingDeleted, nil
 		}
-		return nil, StandingAbsent, nil
+		return none, StandingAbsent, nil
 	case err != nil:
-		return nil, StandingUnknown, fmt.Errorf("reading policy %q: %w", name, err)
-	case p.Status.InForce == nil:
-		return nil, StandingNotInForce, nil
+		return none, StandingUnknown, fmt.Errorf("reading policy %q: %w", name, err)
+	case !s.kind.inForce(p):
+		return none, StandingNotInForce, nil
 	}
-	c, err := s.compile(&p)
+	c, err := s.compile(p)
 	if err != nil {
-		return nil, StandingUnknown, err
+		return none, StandingUnknown, fmt.Errorf("compiling policy %q: %w", name, err)
 	}
 	return c, StandingInForce, nil
 }
 
 // Deleted notes that a policy was deleted.
-func (s *OwnerPolicies) Deleted(p *v1alpha1.OwnerPolicy) {
+func (s *Policies[O, C]) Deleted(p O) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -99,11 +102,11 @@ func (s *OwnerPolicies) Deleted(p *v1alpha1.OwnerPolicy) {
 			delete(s.deleted, name)
 		}
 	}
-	s.deleted[p.Name] = now
-	delete(s.compiled, p.UID)
+	s.deleted[p.GetName()] = now
+	delete(s.compiled, p.GetUID())
 }
 
-func (s *OwnerPolicies) wasDeleted(name string) bool {
+func (s *Policies[O, C]) wasDeleted(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	at, ok := s.deleted[name]
@@ -114,39 +117,118 @@ func (s *OwnerPolicies) wasDeleted(name string) bool {
 // that does not exist, but is registered, was deleted while this process did not run
 // or longer ago than it remembers, and belay-controller is away: with failurePolicy
 // Fail a 404 would then refuse every create.
-func (s *OwnerPolicies) registered(ctx context.Context, name string) bool {
+func (s *Policies[O, C]) registered(ctx context.Context, name string) bool {
 	var c admissionregistrationv1.MutatingWebhookConfiguration
 	if err := s.live.Get(ctx, client.ObjectKey{Name: v1alpha1.ConfigurationName}, &c); err != nil {
 		return false
 	}
 	return slices.ContainsFunc(c.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool {
-		return w.Name == name+v1alpha1.OwnerEntryDomain
+		return w.Name == name+s.kind.entryDomain
 	})
 }
 
 // compile compiles a spec once for each generation that came into force.
-func (s *OwnerPolicies) compile(p *v1alpha1.OwnerPolicy) (*OwnerPolicy, error) {
-	in := p.Status.InForce
+func (s *Policies[O, C]) compile(p O) (C, error) {
 	s.mu.Lock()
-	c, ok := s.compiled[p.UID]
+	c, ok := s.compiled[p.GetUID()]
 	s.mu.Unlock()
-	// The resource may change under one generation: a CRD installed anew.
-	if ok && c.generation == in.Generation && c.policy.Resource == in.Owner {
-		return c.policy, nil
+	if ok && s.kind.current(c, p) {
+		return c, nil
 	}
+	c, err := s.kind.compile(p)
+	if err != nil {
+		return c, err
+	}
+	s.mu.Lock()
+	s.compiled[p.GetUID()] = c
+	s.mu.Unlock()
+	return c, nil
+}
+
+// OwnerPolicy is an OwnerPolicy in force, compiled.
+type OwnerPolicy struct {
+	owner.Policy
+	Deadline   time.Duration
+	Resource   v1alpha1.ResolvedResource
+	Expression OwnerExpression
+
+	generation int64
+}
+
+// OwnerPolicies finds OwnerPolicies.
+type OwnerPolicies = Policies[*v1alpha1.OwnerPolicy, *OwnerPolicy]
+
+// NewOwnerPolicies makes the store.
+func NewOwnerPolicies(cached, live client.Reader) *OwnerPolicies {
+	return newPolicies(policyKind[*v1alpha1.OwnerPolicy, *OwnerPolicy]{
+		blank:   func() *v1alpha1.OwnerPolicy { return &v1alpha1.OwnerPolicy{} },
+		inForce: func(p *v1alpha1.OwnerPolicy) bool { return p.Status.InForce != nil },
+		current: func(c *OwnerPolicy, p *v1alpha1.OwnerPolicy) bool {
+			// The resource may change under one generation: a CRD installed anew.
+			return c.generation == p.Status.InForce.Generation && c.Resource == p.Status.InForce.Owner
+		},
+		compile:     compileOwnerPolicy,
+		entryDomain: v1alpha1.OwnerEntryDomain,
+	}, cached, live)
+}
+
+func compileOwnerPolicy(p *v1alpha1.OwnerPolicy) (*OwnerPolicy, error) {
+	in := p.Status.InForce
 	e, err := CompileOwner(in.Spec.Owner)
 	if err != nil {
-		return nil, fmt.Errorf("compiling policy %q: %w", p.Name, err)
+		return nil, err
 	}
-	policy := &OwnerPolicy{
+	return &OwnerPolicy{
 		Policy: owner.Policy{
 			Name: p.Name, Controller: in.Spec.Controller,
 			WhenUnresolved: in.Spec.WhenUnresolved, ClientReferences: in.Spec.ClientReferences,
 		},
-		Deadline: in.Spec.Deadline.Duration, Resource: in.Owner, Expression: e,
+		Deadline: in.Spec.Deadline.Duration, Resource: in.Owner, Expression: e, generation: in.Generation,
+	}, nil
+}
+
+// NamePolicy is a NamePolicy in force, compiled.
+type NamePolicy struct {
+	naming.Policy
+	Kinds       []v1alpha1.ResolvedResource
+	Propagation v1alpha1.Propagation
+	NameWait    time.Duration
+	Adopt       bool
+	Expressions NameExpressions
+
+	generation int64
+}
+
+// NamePolicies finds NamePolicies.
+type NamePolicies = Policies[*v1alpha1.NamePolicy, *NamePolicy]
+
+// NewNamePolicies makes the store.
+func NewNamePolicies(cached, live client.Reader) *NamePolicies {
+	return newPolicies(policyKind[*v1alpha1.NamePolicy, *NamePolicy]{
+		blank:   func() *v1alpha1.NamePolicy { return &v1alpha1.NamePolicy{} },
+		inForce: func(p *v1alpha1.NamePolicy) bool { return p.Status.InForce != nil },
+		current: func(c *NamePolicy, p *v1alpha1.NamePolicy) bool {
+			return c.generation == p.Status.InForce.Generation && slices.Equal(c.Kinds, p.Status.InForce.Kinds)
+		},
+		compile:     compileNamePolicy,
+		entryDomain: v1alpha1.NameEntryDomain,
+	}, cached, live)
+}
+
+func compileNamePolicy(p *v1alpha1.NamePolicy) (*NamePolicy, error) {
+	in := p.Status.InForce
+	e, err := CompileNames(in.Spec)
+	if err != nil {
+		return nil, err
 	}
-	s.mu.Lock()
-	s.compiled[p.UID] = compiledOwnerPolicy{generation: in.Generation, policy: policy}
-	s.mu.Unlock()
-	return policy, nil
+	s := in.Spec
+	return &NamePolicy{
+		Policy: naming.Policy{
+			Name: p.Name, Generates: s.Generate != nil, WhenFinished: s.WhenFinished, Settle: s.Settle.Duration,
+			WaitForPods: s.WaitForPods == nil || *s.WaitForPods, Serialize: s.Racing == v1alpha1.RacingSerialize,
+			Answers: s.Answers, FailurePolicy: s.FailurePolicy,
+		},
+		Kinds: in.Kinds, Propagation: s.Propagation, NameWait: s.NameWait.Duration, Adopt: s.AdoptUnmarked, Expressions: e,
+		generation: in.Generation,
+	}, nil
 }

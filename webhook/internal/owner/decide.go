@@ -9,6 +9,7 @@ import (
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 	"github.com/belay-dev/belay/webhook/internal/fact"
+	"github.com/belay-dev/belay/webhook/internal/wording"
 )
 
 // Input is everything that a decision depends on.
@@ -174,7 +175,7 @@ func unknownOwner(in Input, want Wanted, c fact.Cause) Decision {
 // unresolved is the one place where the policy's stance on what could not be
 // found out is applied. A denial asks for a retry only where one may help.
 func unresolved(in Input, reason Reason, why string) Decision {
-	why = oneLine(clip(why, maxWhy))
+	why = wording.OneLine(wording.Clip(why, maxWhy))
 	if in.Policy.WhenUnresolved == v1alpha1.UnresolvedDeny {
 		d := deny(reason, fmt.Sprintf("policy %q: %s cannot be given its owner: %s", in.Policy.Name, in.Request.describe(), why))
 		if reason == ReasonLookupFailed || reason == ReasonAnchorFailed {

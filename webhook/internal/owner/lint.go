@@ -8,6 +8,7 @@ import (
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 	"github.com/belay-dev/belay/webhook/internal/fact"
+	"github.com/belay-dev/belay/webhook/internal/wording"
 )
 
 // maxComplaints bounds the warnings of one request: the API server cuts them at
@@ -45,10 +46,10 @@ func lint(r Request, p Policy, found []ReferenceFact, want *Wanted) ([]string, *
 
 // complain says what is wrong with one reference, or nothing.
 func complain(r Request, ref metav1.OwnerReference, f ReferenceFact) string {
-	said := fmt.Sprintf("owner reference %s %q (uid %s)", oneLine(clip(strings.ToLower(ref.Kind), 63)), clip(ref.Name, 63), oneLine(clip(string(ref.UID), 40)))
+	said := fmt.Sprintf("owner reference %s %q (uid %s)", wording.OneLine(wording.Clip(strings.ToLower(ref.Kind), 63)), wording.Clip(ref.Name, 63), wording.OneLine(wording.Clip(string(ref.UID), 40)))
 	if f.Fact.State == fact.Unknown {
 		if f.Fact.Cause == fact.CauseNoKind {
-			return fmt.Sprintf("%s: the API server serves no such kind in %q; correct or remove it", said, clip(ref.APIVersion, 63))
+			return fmt.Sprintf("%s: the API server serves no such kind in %q; correct or remove it", said, wording.Clip(ref.APIVersion, 63))
 		}
 		return "" // could not be read: nothing is claimed about it
 	}

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/wording"
 )
 
 // version matches API versions, which tells "v1/ConfigMap/site" (core group) from
@@ -27,7 +28,7 @@ func FromAnnotation(value string) Target {
 	bad := func(why string) Target {
 		return Target{
 			Reason:  ReasonAnnotationInvalid,
-			Problem: fmt.Sprintf("annotation %s: %q %s; write [GROUP/]VERSION/KIND/NAME, such as \"batch/v1/Job/build-7\"", v1alpha1.OwnerAnnotation, clip(value, 100), why),
+			Problem: fmt.Sprintf("annotation %s: %q %s; write [GROUP/]VERSION/KIND/NAME, such as \"batch/v1/Job/build-7\"", v1alpha1.OwnerAnnotation, wording.Clip(value, 100), why),
 		}
 	}
 	if value == "" {
@@ -48,7 +49,7 @@ func FromAnnotation(value string) Target {
 		return bad("has the wrong number of parts")
 	}
 	if !version.MatchString(parts[0]) {
-		return bad(fmt.Sprintf("has no API version where %q is", clip(parts[0], 63)))
+		return bad(fmt.Sprintf("has no API version where %q is", wording.Clip(parts[0], 63)))
 	}
 	w := &Wanted{APIVersion: parts[0], Kind: parts[1], Name: parts[len(parts)-1]}
 	if group != "" {
@@ -107,25 +108,3 @@ func groupOf(apiVersion string) string { return schema.FromAPIVersionAndKind(api
 // maxWhy bounds what of an error goes into a message: it may quote the object, and
 // ends in a warning header, of which the API server keeps 4 KiB in all.
 const maxWhy = 1024
-
-// oneLine takes control characters out of a text: a warning with a line break is
-// dropped by the API server, since it goes into a header.
-func oneLine(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, s)
-}
-
-// clip shortens what a user wrote for a message, on a rune boundary.
-func clip(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	for most > 0 && s[most]&0xC0 == 0x80 {
-		most--
-	}
-	return s[:most] + "…"
-}

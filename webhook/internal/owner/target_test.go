@@ -3,7 +3,6 @@ package owner
 import (
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -90,33 +89,4 @@ func FuzzFromAnnotation(f *testing.F) {
 			}
 		}
 	})
-}
-
-func TestClipCutsBetweenRunes(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		in   string
-		most int
-		want string
-	}{
-		"short enough":                    {"abc", 3, "abc"},
-		"cut":                             {"abcd", 3, "abc…"},
-		"not through a rune of two":       {"aéb", 2, "a…"},
-		"not through a rune of four":      {"a😀b", 4, "a…"},
-		"behind a rune":                   {"aéb", 3, "aé…"},
-		"nothing but one rune":            {"😀", 2, "…"},
-		"continuation bytes alone: empty": {"\x80\x80\x80", 2, "…"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			if got := clip(c.in, c.most); got != c.want {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
-		})
-	}
-	for most := range 12 {
-		if got := clip("aé€😀é", most); !utf8.ValidString(got) {
-			t.Errorf("clip at %d: %q is no UTF-8", most, got)
-		}
-	}
 }

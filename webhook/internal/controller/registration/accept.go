@@ -14,6 +14,7 @@ import (
 	"github.com/belay-dev/belay/webhook/internal/expr"
 	"github.com/belay-dev/belay/webhook/internal/facts"
 	"github.com/belay-dev/belay/webhook/internal/owner"
+	"github.com/belay-dev/belay/webhook/internal/wording"
 )
 
 // kindFact is what was found out about one kind that a policy names.
@@ -178,10 +179,4 @@ func forbidden(r v1alpha1.ResolvedResource) string {
 }
 
 // clip keeps a message within what a condition may hold.
-func clip(s string) string {
-	const most = 1024
-	if len(s) <= most {
-		return s
-	}
-	return strings.ToValidUTF8(s[:most], "") + "…"
-}
+func clip(s string) string { return wording.Clip(s, 1024) }
