@@ -56,6 +56,13 @@ var walls = map[string]wall{
 			{imports: "...", except: []string{std, all}, because: "what the sidecar links is paid for in every pod: memory, image size and advisories"},
 		},
 	},
+	"names are made the same everywhere": {
+		from: []string{"./webhook/client/spawn/names"},
+		bans: []ban{
+			{imports: all, because: "webhook and client library both build on it"},
+			{imports: "...", except: []string{std, all}, because: "a name must not change with a library's version"},
+		},
+	},
 	"the client library stands alone": {
 		from: []string{"./webhook/client/..."},
 		bans: []ban{
@@ -66,7 +73,10 @@ var walls = map[string]wall{
 		from: pure,
 		deep: true,
 		bans: []ban{
-			{imports: all, except: []string{"./webhook/api/..."}, because: "a decision knows the policy's types and nothing that gathers, serves or writes"},
+			{
+				imports: all, except: []string{"./webhook/api/...", "./webhook/internal/fact", "./webhook/internal/wording", "./webhook/client/spawn/names"},
+				because: "a decision knows the policy's types and nothing that gathers, serves or writes",
+			},
 			{imports: "context", because: "a decision neither blocks nor carries hidden values"},
 			{imports: "net/http", because: "a decision does not know that it is asked over HTTP"},
 			{imports: "os/...", because: "a decision depends on its arguments only, not on the process"},

@@ -238,7 +238,7 @@ func TestAmbiguityIsToldOnTheSameObjectEachTime(t *testing.T) {
 	t.Parallel()
 	candidates := []owner.Object{{APIVersion: "spur.dev/v1", Kind: "SpurJob", Name: "b", UID: "2"}, {APIVersion: "spur.dev/v1", Kind: "SpurJob", Name: "a", UID: "1"}}
 	r := &regarding{}
-	ambiguities{r}.Ambiguous("lab", candidates, "100%d of two")
+	reporter{r}.Ambiguous("lab", candidates, "100%d of two")
 	want := &corev1.ObjectReference{APIVersion: "spur.dev/v1", Kind: "SpurJob", Namespace: "lab", Name: "a", UID: "1"}
 	if diff := cmp.Diff(want, r.object); diff != "" || r.note != "100%d of two" {
 		t.Errorf("%s %q", diff, r.note)

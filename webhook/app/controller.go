@@ -21,6 +21,7 @@ import (
 
 	"github.com/belay-dev/belay/webhook/internal/controller/anchor"
 	"github.com/belay-dev/belay/webhook/internal/controller/registration"
+	"github.com/belay-dev/belay/webhook/internal/controller/turns"
 )
 
 // controllerOptions are the flags of belay-controller.
@@ -156,6 +157,9 @@ func (o *controllerOptions) run(ctx context.Context) error {
 		Annotation: o.ownerAnnotation, InjectCAFrom: o.injectCAFrom, CASecret: o.caSecret,
 	}); err != nil {
 		return fmt.Errorf("setting up registration: %w", err)
+	}
+	if err := turns.Setup(mgr, o.namespace); err != nil {
+		return fmt.Errorf("setting up the removal of leases: %w", err)
 	}
 	if err := o.checks(mgr); err != nil {
 		return err

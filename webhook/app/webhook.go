@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -31,7 +32,9 @@ import (
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 	"github.com/belay-dev/belay/webhook/internal/admission"
 	"github.com/belay-dev/belay/webhook/internal/facts"
+	"github.com/belay-dev/belay/webhook/internal/naming"
 	"github.com/belay-dev/belay/webhook/internal/owner"
+	"github.com/belay-dev/belay/webhook/internal/replace"
 )
 
 // webhookOptions are the flags of belay-webhook.
@@ -51,12 +54,16 @@ func NewWebhookCommand() *cobra.Command {
 		Short: "Answers the API server's admission calls",
 		Long: `belay-webhook answers the API server's admission calls: it gives objects that are
 being created a reference to their owner, or to an Anchor that holds the owner's
-place. It has no state of its own; run as many replicas as you like.
+place; it names them, marks them with the work that they are for, and answers
+creates whose name is taken from the state of what has it. It has no state of its
+own; run as many replicas as you like.
 
 Paths:
   /mutate/owner/POLICY    adds owner references, as OwnerPolicy POLICY says
   /mutate/owner           adds the owner that annotation belay.dev/owner names
   /validate/owner/POLICY  checks the final object, for policies that deny
+  /mutate/name/POLICY     names and marks, as NamePolicy POLICY says
+  /validate/name/POLICY   checks the name, answers for one that is taken, replaces
 
 The serving certificate is signed by a CA that the replicas share in a Secret
 (--ca-secret), unless --cert-dir names a folder with tls.crt and tls.key, such as
@@ -115,23 +122,38 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	find, _, err := reader(cfg, mgr.GetRESTMapper())
+	find, meta, err := reader(cfg, mgr.GetRESTMapper())
 	if err != nil {
 		return err
+	}
+	dyn, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		return fmt.Errorf("building the dynamic client: %w", err)
 	}
 	live, err := client.New(cfg, client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 	if err != nil {
 		return fmt.Errorf("building the client: %w", err)
 	}
+	tell := reporter{mgr.GetEventRecorder("belay-webhook")}
+	modes := facts.NewModes(cached, mgr.GetAPIReader())
 	h := &admission.Owner{
-		Policies: policies, Modes: facts.NewModes(cached, mgr.GetAPIReader()), Facts: find, Anchors: live,
-		Events: ambiguities{mgr.GetEventRecorder("belay-webhook")}, Log: log.WithName("owner"), OwnNamespace: o.namespace,
+		Policies: policies.owners, Modes: modes, Facts: find, Anchors: live,
+		Events: tell, Log: log.WithName("owner"), OwnNamespace: o.namespace,
+	}
+	objects := facts.NewObjects(dyn, meta, live)
+	turns := replace.Turns{Client: live, Namespace: o.namespace}
+	n := &admission.Name{
+		Policies: policies.names, Modes: modes, Objects: objects, Turns: turns,
+		Replacer: replace.Replacer{Dynamic: dyn, Find: objects, Turns: turns},
+		Events:   tell, Log: log.WithName("name"), OwnNamespace: o.namespace,
 	}
 	// Asking the manager for the server is what makes it start it.
 	server = mgr.GetWebhookServer()
 	server.Register(admission.MutateOwnerPath, h.Mutate())
 	server.Register(admission.MutateOwnerPath+"/", h.Mutate())
 	server.Register(admission.ValidateOwnerPath+"/", h.Validate())
+	server.Register(admission.MutateNamePath+"/", n.Mutate())
+	server.Register(admission.ValidateNamePath+"/", n.Validate())
 
 	if err := o.checks(mgr, server, source, cached); err != nil {
 		return err
@@ -230,37 +252,54 @@ func (o *webhookOptions) manager(cfg *rest.Config, log logr.Logger, server webho
 	return mgr, nil
 }
 
-// stores starts the two caches that admission reads: policies and the labels of
+// policyStores are the policies that admission reads.
+type policyStores struct {
+	owners *facts.OwnerPolicies
+	names  *facts.NamePolicies
+}
+
+// stores starts the caches that admission reads: policies and the labels of
 // namespaces. Until they are synced every read is live.
-func (o *webhookOptions) stores(ctx context.Context, mgr manager.Manager) (*gate, *facts.OwnerPolicies, error) {
+func (o *webhookOptions) stores(ctx context.Context, mgr manager.Manager) (*gate, policyStores, error) {
 	g := &gate{Reader: mgr.GetCache()}
-	policies := facts.NewOwnerPolicies(g, mgr.GetAPIReader())
-	inf, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.OwnerPolicy{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return nil, nil, fmt.Errorf("watching owner policies: %w", err)
+	stores := policyStores{owners: facts.NewOwnerPolicies(g, mgr.GetAPIReader()), names: facts.NewNamePolicies(g, mgr.GetAPIReader())}
+	if err := watchDeleted(ctx, mgr, &v1alpha1.OwnerPolicy{}, stores.owners.Deleted); err != nil {
+		return nil, stores, err
 	}
-	if _, err := inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
-		if u, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-			obj = u.Obj
-		}
-		if p, ok := obj.(*v1alpha1.OwnerPolicy); ok {
-			policies.Deleted(p)
-		}
-	}}); err != nil {
-		return nil, nil, fmt.Errorf("watching owner policies: %w", err)
+	if err := watchDeleted(ctx, mgr, &v1alpha1.NamePolicy{}, stores.names.Deleted); err != nil {
+		return nil, stores, err
 	}
 	var ns metav1.PartialObjectMetadata
 	ns.SetGroupVersionKind(facts.NamespaceKind)
 	if _, err := mgr.GetCache().GetInformer(ctx, &ns, cache.BlockUntilSynced(false)); err != nil {
-		return nil, nil, fmt.Errorf("watching namespaces: %w", err)
+		return nil, stores, fmt.Errorf("watching namespaces: %w", err)
 	}
-	err = mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+	err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		if mgr.GetCache().WaitForCacheSync(ctx) {
 			g.synced.Store(true)
 		}
 		return nil
 	}))
-	return g, policies, err
+	return g, stores, err
+}
+
+// watchDeleted watches a kind of policy, and tells its store which were deleted.
+func watchDeleted[O client.Object](ctx context.Context, mgr manager.Manager, kind O, deleted func(O)) error {
+	inf, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+	if err == nil {
+		_, err = inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
+			if u, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+				obj = u.Obj
+			}
+			if p, ok := obj.(O); ok {
+				deleted(p)
+			}
+		}})
+	}
+	if err != nil {
+		return fmt.Errorf("watching %T: %w", kind, err)
+	}
+	return nil
 }
 
 func (o *webhookOptions) checks(mgr manager.Manager, server webhook.Server, source *servertls.DynamicSource, g *gate) error {
@@ -310,18 +349,25 @@ func (g *gate) Get(ctx context.Context, key client.ObjectKey, obj client.Object,
 	return g.Reader.Get(ctx, key, obj, opts...)
 }
 
-// ambiguities writes an event on the first of the candidates, by name. The
-// recorder sends it in the background and folds repetitions.
-type ambiguities struct{ events.EventRecorder }
+// reporter writes events. The recorder sends them in the background and folds
+// repetitions.
+type reporter struct{ events.EventRecorder }
 
-// Ambiguous tells that belay did not choose among candidates.
-func (a ambiguities) Ambiguous(namespace string, candidates []owner.Object, message string) {
+// Ambiguous tells, on the first of the candidates by name, that belay did not choose
+// among them.
+func (r reporter) Ambiguous(namespace string, candidates []owner.Object, message string) {
 	first := candidates[0]
 	for _, c := range candidates[1:] {
 		if c.Name < first.Name {
 			first = c
 		}
 	}
-	a.Eventf(&corev1.ObjectReference{APIVersion: first.APIVersion, Kind: first.Kind, Namespace: namespace, Name: first.Name, UID: first.UID}, nil,
+	r.Eventf(&corev1.ObjectReference{APIVersion: first.APIVersion, Kind: first.Kind, Namespace: namespace, Name: first.Name, UID: first.UID}, nil,
 		corev1.EventTypeWarning, v1alpha1.ReasonAmbiguous, "Own", "%s", message)
+}
+
+// Stuck tells, on what holds a name, that it has done so for long.
+func (r reporter) Stuck(s naming.Stuck, message string) {
+	r.Eventf(&corev1.ObjectReference{APIVersion: s.APIVersion, Kind: s.Kind, Namespace: s.Namespace, Name: s.Name, UID: s.UID}, nil,
+		corev1.EventTypeWarning, v1alpha1.ReasonNameHeld, "Name", "%s", message)
 }

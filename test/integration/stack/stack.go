@@ -410,31 +410,47 @@ func (s *Stack) Controllers() []*Process {
 	return append([]*Process(nil), s.control...)
 }
 
-// WaitPolicy waits until a policy is registered for its newest spec, and until the
-// API server acts on it: its own caches lag behind what it stores.
+// WaitPolicy waits until an OwnerPolicy is registered for its newest spec, and until
+// the API server acts on it: its own caches lag behind what it stores.
 func (s *Stack) WaitPolicy(ctx context.Context, name string) error {
 	var p v1alpha1.OwnerPolicy
+	return s.waitPolicy(ctx, name, &p, func() (*[]metav1.Condition, bool) {
+		return &p.Status.Conditions, p.Status.InForce != nil && p.Status.InForce.Generation == p.Generation
+	})
+}
+
+// WaitNamePolicy is WaitPolicy for a NamePolicy.
+func (s *Stack) WaitNamePolicy(ctx context.Context, name string) error {
+	var p v1alpha1.NamePolicy
+	return s.waitPolicy(ctx, name, &p, func() (*[]metav1.Condition, bool) {
+		return &p.Status.Conditions, p.Status.InForce != nil && p.Status.InForce.Generation == p.Generation
+	})
+}
+
+func (s *Stack) waitPolicy(ctx context.Context, name string, p client.Object, look func() (conditions *[]metav1.Condition, inForce bool)) error {
 	for {
-		err := s.Client.Get(ctx, client.ObjectKey{Name: name}, &p)
-		if err == nil && registered(&p) {
+		err := s.Client.Get(ctx, client.ObjectKey{Name: name}, p)
+		conditions, inForce := look()
+		if err == nil && inForce && registered(*conditions, p.GetGeneration()) {
 			return s.settle(ctx)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("policy %q is not registered: %+v: %w", name, p.Status.Conditions, errors.Join(err, ctx.Err()))
+			return fmt.Errorf("policy %q is not registered: %+v: %w", name, *conditions, errors.Join(err, ctx.Err()))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
 
-func registered(p *v1alpha1.OwnerPolicy) bool {
+// registered reports whether both conditions are true for a generation.
+func registered(conditions []metav1.Condition, generation int64) bool {
 	ok := 0
-	for _, c := range p.Status.Conditions {
-		if c.Status == metav1.ConditionTrue && c.ObservedGeneration == p.Generation {
+	for _, c := range conditions {
+		if c.Status == metav1.ConditionTrue && c.ObservedGeneration == generation {
 			ok++
 		}
 	}
-	return ok == 2 && p.Status.InForce != nil && p.Status.InForce.Generation == p.Generation
+	return ok == 2
 }
 
 // settle waits until the API server's webhook informer has what was written. A

@@ -70,6 +70,10 @@ const (
 	ConditionRegistered = "Registered"
 )
 
+// ReasonNameHeld is the reason of events on objects that have held a name for minutes
+// although they are being deleted, while others wait for it.
+const ReasonNameHeld = "NameHeld"
+
 // Reasons of the conditions Accepted and Registered.
 const (
 	// ReasonAccepted: the spec compiles, its kinds are served, belay has the rights.

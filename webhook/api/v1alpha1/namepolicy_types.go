@@ -50,7 +50,7 @@ type NamePolicyList struct {
 // existing, the object that has the name.
 //
 // +kubebuilder:validation:XValidation:rule="self.kinds.all(k, !k.apiVersion.startsWith('belay.dev/'))",message="belay's own kinds cannot be named by it"
-// +kubebuilder:validation:XValidation:rule="self.nameWait + duration('2s') <= duration(string(self.timeoutSeconds) + 's')",message="nameWait must leave two seconds of timeoutSeconds for everything else"
+// +kubebuilder:validation:XValidation:rule="self.nameWait.getSeconds() + 2 <= self.timeoutSeconds",message="nameWait must leave two seconds of timeoutSeconds for everything else"
 type NamePolicySpec struct {
 	// kinds are the kinds that the policy is about. Each is matched in every version
 	// that the API server serves it in. Objects of other kinds, such as the Pods of a

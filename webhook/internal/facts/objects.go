@@ -121,6 +121,7 @@ func (o *Objects) PodsOf(ctx context.Context, namespace, job, uid string) naming
 			for _, p := range running.Items {
 				out.Names = append(out.Names, p.Name)
 				out.Terminating = out.Terminating && p.DeletionTimestamp != nil
+				out.Since = earlier(out.Since, p.DeletionTimestamp)
 			}
 			return nil
 		}
@@ -132,6 +133,7 @@ func (o *Objects) PodsOf(ctx context.Context, namespace, job, uid string) naming
 			if p.DeletionTimestamp != nil {
 				out.State, out.Terminating = fact.Known, true
 				out.Names = append(out.Names, p.Name)
+				out.Since = earlier(out.Since, p.DeletionTimestamp)
 			}
 		}
 		return nil
@@ -140,6 +142,13 @@ func (o *Objects) PodsOf(ctx context.Context, namespace, job, uid string) naming
 		return naming.PodsFact{Cause: cause}
 	}
 	return out
+}
+
+func earlier(a time.Time, b *metav1.Time) time.Time {
+	if b == nil || (!a.IsZero() && a.Before(b.Time)) {
+		return a
+	}
+	return b.Time
 }
 
 const (

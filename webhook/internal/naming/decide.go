@@ -126,7 +126,16 @@ func pods(in Input) (Decision, bool) {
 	if p.Terminating {
 		state = "are still being deleted"
 	}
-	return wait(in, ReasonPodsRunning, fmt.Sprintf("Pods of the last %s %s (%s); nothing is deleted, try again", in.Request.describe(), state, list(p.Names, p.More))), true
+	d := wait(in, ReasonPodsRunning, fmt.Sprintf("Pods of the last %s %s (%s); nothing is deleted, try again", in.Request.describe(), state, list(p.Names, p.More)))
+	if in.stuck(p.Since) && len(p.Names) > 0 {
+		d.Stuck = &Stuck{APIVersion: "v1", Kind: "Pod", Name: p.Names[0]}
+	}
+	return d, true
+}
+
+// stuck reports whether something has been on its way out for too long.
+func (in Input) stuck(since time.Time) bool {
+	return !since.IsZero() && in.Facts.Now.Sub(since) >= StuckAfter
 }
 
 // terminating answers for an object that is on its way out. It is never deleted a
@@ -144,7 +153,11 @@ func terminating(in Input) Decision {
 	if in.Facts.Replaced == ReplacementDone {
 		reason = ReasonReplacing
 	}
-	return wait(in, reason, fmt.Sprintf("%s is being deleted since %s, %s; try again", in.Request.describe(), clock(o.Deleting), holds))
+	d := wait(in, reason, fmt.Sprintf("%s is being deleted since %s, %s; try again", in.Request.describe(), clock(o.Deleting), holds))
+	if in.stuck(o.Deleting) {
+		d.Stuck = &Stuck{Name: in.Request.Name, UID: o.UID}
+	}
+	return d
 }
 
 // finished answers for an object whose work is done.

@@ -92,8 +92,9 @@ type PodsFact struct {
 	// Names are some of them; More: there are others.
 	Names []string
 	More  bool
-	// Terminating: the named ones are being deleted.
+	// Terminating: the named ones are being deleted. Since is the earliest such time.
 	Terminating bool
+	Since       time.Time
 }
 
 // RightFact is whether the requester may delete the object. Absent: may not.
@@ -170,6 +171,8 @@ type Decision struct {
 	Warnings []string
 	// UID of the object that has the name.
 	UID types.UID
+	// Stuck is set when a name has been held for so long that somebody should know.
+	Stuck *Stuck
 	// SetName, DropGenerateName and SetWork are the changes of the mutating phase.
 	SetName          string
 	DropGenerateName bool
@@ -183,3 +186,15 @@ const MinReplace = 200 * time.Millisecond
 
 // MaxPods is how many Pods are named in a message.
 const MaxPods = 3
+
+// StuckAfter is how long a name may be held by a deletion before an event says so.
+// Pods are given 30 s to end by default, and rarely more than a few minutes.
+const StuckAfter = 5 * time.Minute
+
+// Stuck is an object that holds a name for too long.
+type Stuck struct {
+	Namespace string
+	// APIVersion is empty for the object that has the name itself; then so is Kind.
+	APIVersion, Kind, Name string
+	UID                    types.UID
+}

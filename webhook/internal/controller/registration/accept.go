@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
-	"github.com/belay-dev/belay/webhook/internal/expr"
 	"github.com/belay-dev/belay/webhook/internal/facts"
 	"github.com/belay-dev/belay/webhook/internal/owner"
 	"github.com/belay-dev/belay/webhook/internal/wording"
@@ -45,17 +44,24 @@ type verdict struct {
 	reason, message string
 	// again says that the same spec may be accepted later without being changed.
 	again bool
-	// inForce is set when ok.
-	inForce *v1alpha1.AcceptedOwnerPolicy
+	// inForce or nameInForce is set when ok, by the kind of the policy.
+	inForce     *v1alpha1.AcceptedOwnerPolicy
+	nameInForce *v1alpha1.AcceptedNamePolicy
 }
+
+// accepted is the message of policies that are.
+const accepted = "the policy is valid and belay has the rights that it needs"
 
 // accept judges a spec. It is pure; the first thing that is wrong is reported,
 // with its field path.
 func accept(p *v1alpha1.OwnerPolicy, o observedPolicy) verdict {
-	if v, bad := checkExpressions(p.Spec); bad {
+	if _, err := facts.CompileOwner(p.Spec.Owner); err != nil {
+		return badExpression(err)
+	}
+	if v, bad := checkConditions(p.Spec.MatchConditions); bad {
 		return v
 	}
-	if v, bad := checkSelectors(p.Spec); bad {
+	if v, bad := checkSelectors(p.Spec.Selector, p.Spec.NamespaceSelector); bad {
 		return v
 	}
 	for i, d := range p.Spec.Dependents {
@@ -77,40 +83,30 @@ func accept(p *v1alpha1.OwnerPolicy, o observedPolicy) verdict {
 			return verdict{reason: v1alpha1.ReasonScopeMismatch, message: fmt.Sprintf("spec.dependents[%d]: %s is cluster-scoped and cannot be owned by the namespaced %s", i, d.resource.Kind, o.owner.resource.Kind)}
 		}
 	}
-	if v, bad := checkRights(o.rights); bad {
+	if v, bad := checkRights(o.rights, AggregateLabel); bad {
 		return v
 	}
 	in := &v1alpha1.AcceptedOwnerPolicy{Generation: p.Generation, Spec: *p.Spec.DeepCopy(), Owner: o.owner.resource}
 	for _, d := range o.dependents {
 		in.Dependents = append(in.Dependents, d.resource)
 	}
-	return verdict{ok: true, reason: v1alpha1.ReasonAccepted, message: "the policy is valid and belay has the rights that it needs", inForce: in}
+	return verdict{ok: true, reason: v1alpha1.ReasonAccepted, message: accepted, inForce: in}
 }
 
-func checkExpressions(s v1alpha1.OwnerPolicySpec) (verdict, bool) {
-	_, err := facts.CompileOwner(s.Owner)
-	for i, c := range s.MatchConditions {
-		if err != nil {
-			break
+func checkConditions(conditions []v1alpha1.MatchCondition) (verdict, bool) {
+	for i, c := range conditions {
+		if err := checkCondition(fmt.Sprintf("spec.matchConditions[%d].expression", i), c.Expression); err != nil {
+			return badExpression(err), true
 		}
-		err = checkCondition(fmt.Sprintf("spec.matchConditions[%d].expression", i), c.Expression)
 	}
-	var ce *expr.CompileError
-	switch {
-	case err == nil:
-		return verdict{}, false
-	case errors.As(err, &ce):
-		return verdict{reason: v1alpha1.ReasonInvalidExpression, message: clip(ce.Error())}, true
-	default:
-		return verdict{reason: v1alpha1.ReasonCheckFailed, message: clip(err.Error()), again: true}, true
-	}
+	return verdict{}, false
 }
 
-func checkSelectors(s v1alpha1.OwnerPolicySpec) (verdict, bool) {
+func checkSelectors(selector, namespaceSelector *metav1.LabelSelector) (verdict, bool) {
 	for _, c := range []struct {
 		name     string
 		selector *metav1.LabelSelector
-	}{{"selector", s.Selector}, {"namespaceSelector", s.NamespaceSelector}} {
+	}{{"selector", selector}, {"namespaceSelector", namespaceSelector}} {
 		if raw, err := json.Marshal(c.selector); err != nil || len(raw) > maxSelector {
 			return verdict{reason: v1alpha1.ReasonInvalidSelector, message: fmt.Sprintf("spec.%s: has more than %d bytes; select by a label of your own instead of listing names", c.name, maxSelector)}, true
 		}
@@ -138,7 +134,7 @@ func checkKind(path, apiVersion, kind string, f kindFact) (verdict, bool) {
 }
 
 // checkRights names every right that is missing, so that one change mends it.
-func checkRights(rights []rightFact) (verdict, bool) {
+func checkRights(rights []rightFact, label string) (verdict, bool) {
 	var missing []string
 	for _, r := range rights {
 		if r.err != nil {
@@ -151,7 +147,7 @@ func checkRights(rights []rightFact) (verdict, bool) {
 	if len(missing) == 0 {
 		return verdict{}, false
 	}
-	return verdict{reason: v1alpha1.ReasonMissingPermission, again: true, message: clip(fmt.Sprintf("%s; add a ClusterRole labelled %s: \"true\" with these rights, as the presets do", strings.Join(missing, "; "), AggregateLabel))}, true
+	return verdict{reason: v1alpha1.ReasonMissingPermission, again: true, message: clip(fmt.Sprintf("%s; add a ClusterRole labelled %s: \"true\" with these rights, as the presets do", strings.Join(missing, "; "), label))}, true
 }
 
 // AggregateLabel is the label that, on a ClusterRole, adds its rules to what belay may read.

@@ -2,7 +2,8 @@ package registration
 
 import (
 	"fmt"
-	"sort"
+	"slices"
+	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,10 +29,10 @@ type settings struct {
 	annotation   bool // register the entry for the annotation belay.dev/owner
 }
 
-// policyInForce is an accepted policy of a name.
-type policyInForce struct {
-	name     string
-	accepted *v1alpha1.AcceptedOwnerPolicy
+// inForce are the policies that have an accepted spec.
+type inForce struct {
+	owners []*v1alpha1.OwnerPolicy
+	names  []*v1alpha1.NamePolicy
 }
 
 // entry is a webhook entry in either kind of configuration, with the fields that
@@ -45,31 +46,42 @@ type entry struct {
 	conditions        []admissionregistrationv1.MatchCondition
 	failurePolicy     admissionregistrationv1.FailurePolicyType
 	timeoutSeconds    int32
+	// once: never called again when a later webhook changed the object.
+	once bool
 }
 
 // annotationEntry is the name of the entry for the annotation. A policy's entry
 // has the policy's name, a DNS label, where this one has none.
 const annotationEntry = "annotation.belay.dev"
 
-// entryDomain ends the names of the entries of owner policies.
-const entryDomain = v1alpha1.OwnerEntryDomain
+// ours reports whether an entry is belay's by its name.
+func ours(entry string) bool {
+	return strings.HasSuffix(entry, v1alpha1.OwnerEntryDomain) || strings.HasSuffix(entry, v1alpha1.NameEntryDomain) || entry == annotationEntry
+}
 
-// desired builds the entries of both configurations, in the order of their names.
-func desired(policies []policyInForce, s settings) (mutating, validating []entry) {
-	sort.Slice(policies, func(i, j int) bool { return policies[i].name < policies[j].name })
-	for _, p := range policies {
+// desired builds the entries of both configurations, in the order in which the API
+// server is to call them: owners first, since the work of an object may be told by who
+// owns it; within one kind of policy by name.
+func desired(p inForce, s settings) (mutating, validating []entry) {
+	slices.SortFunc(p.owners, func(a, b *v1alpha1.OwnerPolicy) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(p.names, func(a, b *v1alpha1.NamePolicy) int { return strings.Compare(a.Name, b.Name) })
+	for _, p := range p.owners {
 		e := entryOf(p, s)
 		m := e
-		m.path = admission.MutateOwnerPath + "/" + p.name
+		m.path = admission.MutateOwnerPath + "/" + p.Name
 		mutating = append(mutating, m)
-		if verified(p.accepted.Spec) {
+		if verified(p.Status.InForce.Spec) {
 			v := e
-			v.path = admission.ValidateOwnerPath + "/" + p.name
+			v.path = admission.ValidateOwnerPath + "/" + p.Name
 			validating = append(validating, v)
 		}
 	}
 	if s.annotation {
 		mutating = append(mutating, annotated(s))
+	}
+	for _, p := range p.names {
+		m, v := nameEntries(p, s)
+		mutating, validating = append(mutating, m), append(validating, v)
 	}
 	return mutating, validating
 }
@@ -80,27 +92,37 @@ func verified(s v1alpha1.OwnerPolicySpec) bool {
 	return s.ClientReferences == v1alpha1.LintDeny || s.WhenUnresolved == v1alpha1.UnresolvedDeny
 }
 
-func entryOf(p policyInForce, s settings) entry {
-	spec := p.accepted.Spec
-	e := entry{
-		name:              p.name + entryDomain,
+func entryOf(p *v1alpha1.OwnerPolicy, s settings) entry {
+	spec := p.Status.InForce.Spec
+	return entry{
+		name:              p.Name + v1alpha1.OwnerEntryDomain,
 		namespaceSelector: optedIn(spec.NamespaceSelector, s.ownNamespace),
 		objectSelector:    selectorOrAll(spec.Selector),
-		conditions:        []admissionregistrationv1.MatchCondition{notKube()},
+		conditions:        conditionsOf(spec.MatchConditions),
+		rules:             rulesOf(p.Status.InForce.Dependents),
 		failurePolicy:     admissionregistrationv1.FailurePolicyType(spec.FailurePolicy),
 		timeoutSeconds:    spec.TimeoutSeconds,
 	}
-	for _, c := range spec.MatchConditions {
-		e.conditions = append(e.conditions, admissionregistrationv1.MatchCondition{Name: "policy." + c.Name, Expression: c.Expression})
+}
+
+func conditionsOf(conditions []v1alpha1.MatchCondition) []admissionregistrationv1.MatchCondition {
+	out := []admissionregistrationv1.MatchCondition{notKube()}
+	for _, c := range conditions {
+		out = append(out, admissionregistrationv1.MatchCondition{Name: "policy." + c.Name, Expression: c.Expression})
 	}
-	for _, d := range p.accepted.Dependents {
+	return out
+}
+
+func rulesOf(resources []v1alpha1.ResolvedResource) []admissionregistrationv1.RuleWithOperations {
+	var out []admissionregistrationv1.RuleWithOperations
+	for _, r := range resources {
 		scope := admissionregistrationv1.ClusterScope
-		if d.Namespaced {
+		if r.Namespaced {
 			scope = admissionregistrationv1.NamespacedScope
 		}
-		e.rules = append(e.rules, creates(d.Group, d.Version, d.Resource, scope))
+		out = append(out, creates(r.Group, r.Version, r.Resource, scope))
 	}
-	return e
+	return out
 }
 
 // annotated is the entry for objects that name their owner themselves. Its rule
@@ -179,6 +201,9 @@ func (e Endpoint) clientConfig(path string) admissionregistrationv1.WebhookClien
 
 func (e entry) mutating(at Endpoint) admissionregistrationv1.MutatingWebhook {
 	equivalent, none, reinvoke := admissionregistrationv1.Equivalent, admissionregistrationv1.SideEffectClassNoneOnDryRun, admissionregistrationv1.IfNeededReinvocationPolicy
+	if e.once {
+		reinvoke = admissionregistrationv1.NeverReinvocationPolicy
+	}
 	return admissionregistrationv1.MutatingWebhook{
 		Name: e.name, ClientConfig: at.clientConfig(e.path), Rules: e.rules,
 		NamespaceSelector: e.namespaceSelector, ObjectSelector: e.objectSelector, MatchConditions: e.conditions,

@@ -30,18 +30,25 @@ var update = flag.Bool("update", false, "write the golden registrations")
 
 var service = Endpoint{ServiceNamespace: "belay-system", ServiceName: "belay-webhook", ServicePort: 443}
 
-func inForce(b *builders.OwnerPolicyBuilder, owner v1alpha1.ResolvedResource, dependents ...v1alpha1.ResolvedResource) policyInForce {
+func putInForce(b *builders.OwnerPolicyBuilder, owner v1alpha1.ResolvedResource, dependents ...v1alpha1.ResolvedResource) *v1alpha1.OwnerPolicy {
 	p := b.InForce(owner, dependents...).Obj()
-	return policyInForce{name: p.Name, accepted: p.Status.InForce}
+	return p
 }
 
-func plain(name string) policyInForce {
-	return inForce(builders.MakeOwnerPolicy(name), builders.Jobs(), builders.Secrets())
+func plain(name string) *v1alpha1.OwnerPolicy {
+	return putInForce(builders.MakeOwnerPolicy(name), builders.Jobs(), builders.Secrets())
+}
+
+func named(name string) *v1alpha1.NamePolicy {
+	return builders.MakeNamePolicy(name).Spec(func(s *v1alpha1.NamePolicySpec) {
+		s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/managed-by": name}}
+		s.MatchConditions = []v1alpha1.MatchCondition{{Name: "named", Expression: `object.metadata.name != ""`}}
+	}).InForce(builders.Jobs(), builders.Pods()).Obj()
 }
 
 // full is a policy that says everything.
-func full() policyInForce {
-	return inForce(builders.MakeOwnerPolicy("full").Spec(func(s *v1alpha1.OwnerPolicySpec) {
+func full() *v1alpha1.OwnerPolicy {
+	return putInForce(builders.MakeOwnerPolicy("full").Spec(func(s *v1alpha1.OwnerPolicySpec) {
 		s.Dependents = append(s.Dependents, v1alpha1.Kind{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"})
 		s.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app.kubernetes.io/part-of": "otf"}}
 		s.NamespaceSelector = &metav1.LabelSelector{
@@ -56,17 +63,21 @@ func full() policyInForce {
 
 // registrations are the cases of the golden files.
 func registrations() map[string]struct {
-	policies []policyInForce
+	policies inForce
 	settings settings
 } {
 	return map[string]struct {
-		policies []policyInForce
+		policies inForce
 		settings settings
 	}{
-		"one-policy.yaml":                  {[]policyInForce{plain("otf")}, settings{endpoint: service, ownNamespace: "belay-system"}},
-		"policy-with-everything.yaml":      {[]policyInForce{full()}, settings{endpoint: service, ownNamespace: "belay-system"}},
-		"two-policies-and-annotation.yaml": {[]policyInForce{plain("spur"), plain("otf")}, settings{endpoint: service, ownNamespace: "belay-system", annotation: true}},
-		"outside-the-cluster.yaml":         {[]policyInForce{plain("otf")}, settings{endpoint: Endpoint{URL: "https://localhost:9443"}, ownNamespace: "belay-system", annotation: true}},
+		"one-policy.yaml":                  {inForce{owners: []*v1alpha1.OwnerPolicy{plain("otf")}}, settings{endpoint: service, ownNamespace: "belay-system"}},
+		"policy-with-everything.yaml":      {inForce{owners: []*v1alpha1.OwnerPolicy{full()}}, settings{endpoint: service, ownNamespace: "belay-system"}},
+		"two-policies-and-annotation.yaml": {inForce{owners: []*v1alpha1.OwnerPolicy{plain("spur"), plain("otf")}}, settings{endpoint: service, ownNamespace: "belay-system", annotation: true}},
+		"names-after-owners.yaml": {inForce{
+			names:  []*v1alpha1.NamePolicy{named("felis-restore")},
+			owners: []*v1alpha1.OwnerPolicy{plain("otf")},
+		}, settings{endpoint: service, ownNamespace: "belay-system", annotation: true}},
+		"outside-the-cluster.yaml": {inForce{owners: []*v1alpha1.OwnerPolicy{plain("otf")}}, settings{endpoint: Endpoint{URL: "https://localhost:9443"}, ownNamespace: "belay-system", annotation: true}},
 	}
 }
 
@@ -75,7 +86,7 @@ type rendered struct {
 	Validating []admissionregistrationv1.ValidatingWebhook `json:"validating"`
 }
 
-func render(policies []policyInForce, s settings) rendered {
+func render(policies inForce, s settings) rendered {
 	var out rendered
 	mutating, validating := desired(policies, s)
 	for _, e := range mutating {
@@ -158,7 +169,11 @@ func TestEveryEntryKeepsTheRules(t *testing.T) {
 			if diff := cmp.Diff([]string{"v1"}, w.AdmissionReviewVersions); diff != "" {
 				t.Errorf("P10: %s: %s", name, diff)
 			}
-			if i < len(r.Mutating) != (w.ReinvocationPolicy != nil && *w.ReinvocationPolicy == admissionregistrationv1.IfNeededReinvocationPolicy) {
+			reinvocation := admissionregistrationv1.IfNeededReinvocationPolicy
+			if strings.HasSuffix(w.Name, v1alpha1.NameEntryDomain) {
+				reinvocation = admissionregistrationv1.NeverReinvocationPolicy
+			}
+			if i < len(r.Mutating) != (w.ReinvocationPolicy != nil && *w.ReinvocationPolicy == reinvocation) {
 				t.Errorf("%s: reinvocation policy %v", name, w.ReinvocationPolicy)
 			}
 			for _, m := range w.MatchConditions {
@@ -199,8 +214,8 @@ func TestOnlyPoliciesThatDenyAreValidated(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := inForce(builders.MakeOwnerPolicy("otf").Spec(c.spec), builders.Jobs(), builders.Secrets())
-			mutating, validating := desired([]policyInForce{p}, settings{endpoint: service})
+			p := putInForce(builders.MakeOwnerPolicy("otf").Spec(c.spec), builders.Jobs(), builders.Secrets())
+			mutating, validating := desired(inForce{owners: []*v1alpha1.OwnerPolicy{p}}, settings{endpoint: service})
 			if len(mutating) != 1 || len(validating) != c.want {
 				t.Errorf("%d mutating, %d validating", len(mutating), len(validating))
 			}
@@ -211,8 +226,8 @@ func TestOnlyPoliciesThatDenyAreValidated(t *testing.T) {
 func TestDesiredDoesNotDependOnTheOrderOfPolicies(t *testing.T) {
 	t.Parallel()
 	s := settings{endpoint: service, ownNamespace: "belay-system", annotation: true}
-	one := render([]policyInForce{plain("a"), full(), plain("b")}, s)
-	two := render([]policyInForce{plain("b"), plain("a"), full()}, s)
+	one := render(inForce{owners: []*v1alpha1.OwnerPolicy{plain("a"), full(), plain("b")}}, s)
+	two := render(inForce{owners: []*v1alpha1.OwnerPolicy{plain("b"), plain("a"), full()}}, s)
 	if diff := cmp.Diff(one, two, cmpopts.EquateEmpty()); diff != "" {
 		t.Error(diff)
 	}
@@ -221,10 +236,10 @@ func TestDesiredDoesNotDependOnTheOrderOfPolicies(t *testing.T) {
 func TestDesiredLeavesThePolicyAsItIs(t *testing.T) {
 	t.Parallel()
 	p := full()
-	before := p.accepted.DeepCopy()
-	r := render([]policyInForce{p}, settings{endpoint: service, ownNamespace: "belay-system"})
+	before := p.Status.InForce.DeepCopy()
+	r := render(inForce{owners: []*v1alpha1.OwnerPolicy{p}}, settings{endpoint: service, ownNamespace: "belay-system"})
 	plan(config{}, r.Mutating, nil, time.Time{})
-	if diff := cmp.Diff(before, p.accepted); diff != "" {
+	if diff := cmp.Diff(before, p.Status.InForce); diff != "" {
 		t.Error(diff)
 	}
 }

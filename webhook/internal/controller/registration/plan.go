@@ -7,7 +7,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -52,8 +51,7 @@ func plan(live config, want []admissionregistrationv1.MutatingWebhook, ca []byte
 		if !ok {
 			// By the name as well: the record may be lost in the very moment when a policy
 			// goes, and a path that answers 404 must not stay registered.
-			_, ours := live.applied[l.Name]
-			if !ours && !strings.HasSuffix(l.Name, entryDomain) && l.Name != annotationEntry {
+			if _, noted := live.applied[l.Name]; !noted && !ours(l.Name) {
 				out.entries = append(out.entries, l) // somebody else's entry
 			}
 			continue
@@ -73,13 +71,34 @@ func plan(live config, want []admissionregistrationv1.MutatingWebhook, ca []byte
 			out.entries = append(out.entries, w)
 		}
 	}
+	order(out.entries, want)
 	return out, differs(live, out)
+}
+
+// order brings belay's entries into the order that is wanted, among the places that
+// they have: the API server calls them in this order.
+func order(entries, want []admissionregistrationv1.MutatingWebhook) {
+	rank := map[string]int{}
+	for i, w := range want {
+		rank[w.Name] = i
+	}
+	var places []int
+	var mine []admissionregistrationv1.MutatingWebhook
+	for i, e := range entries {
+		if _, ok := rank[e.Name]; ok {
+			places, mine = append(places, i), append(mine, e)
+		}
+	}
+	slices.SortStableFunc(mine, func(a, b admissionregistrationv1.MutatingWebhook) int { return rank[a.Name] - rank[b.Name] })
+	for i, place := range places {
+		entries[place] = mine[i]
+	}
 }
 
 // anyBundle is the CA bundle of an entry of belay's own, if one has any.
 func anyBundle(entries []admissionregistrationv1.MutatingWebhook) []byte {
 	for _, e := range entries {
-		if (strings.HasSuffix(e.Name, entryDomain) || e.Name == annotationEntry) && len(e.ClientConfig.CABundle) > 0 {
+		if ours(e.Name) && len(e.ClientConfig.CABundle) > 0 {
 			return e.ClientConfig.CABundle
 		}
 	}

@@ -18,6 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -106,11 +108,11 @@ func TestP05_WhatOthersAddedToASelectorStays(t *testing.T) {
 
 // wanted are the entries of policies of these names, as the reconciler makes them.
 func wanted(names ...string) []admissionregistrationv1.MutatingWebhook {
-	var policies []policyInForce
+	var policies []*v1alpha1.OwnerPolicy
 	for _, n := range names {
 		policies = append(policies, plain(n))
 	}
-	return render(policies, settings{endpoint: service, ownNamespace: "belay-system"}).Mutating
+	return render(inForce{owners: policies}, settings{endpoint: service, ownNamespace: "belay-system"}).Mutating
 }
 
 func entryNames(c config) []string {
@@ -147,7 +149,8 @@ func TestPlan(t *testing.T) {
 		"P05: another's entry stays":        {with(settled("otf"), func(c *config) { c.entries = append(c.entries, foreign) }), wanted("otf"), []string{"otf.owner.belay.dev", "audit.example.com"}, false},
 		"another's entry stays in front":    {with(settled("otf"), func(c *config) { c.entries = append([]admissionregistrationv1.MutatingWebhook{foreign}, c.entries...) }), wanted("otf"), []string{"audit.example.com", "otf.owner.belay.dev"}, false},
 		"another's entry outlives the last": {with(settled("otf"), func(c *config) { c.entries = append(c.entries, foreign) }), nil, []string{"audit.example.com"}, true},
-		"an entry was taken away":           {with(settled("otf", "spur"), func(c *config) { c.entries = c.entries[1:] }), wanted("otf", "spur"), []string{"spur.owner.belay.dev", "otf.owner.belay.dev"}, true},
+		"an entry was taken away":           {with(settled("otf", "spur"), func(c *config) { c.entries = c.entries[1:] }), wanted("otf", "spur"), []string{"otf.owner.belay.dev", "spur.owner.belay.dev"}, true},
+		"entries out of order":              {with(settled("otf", "spur"), func(c *config) { slices.Reverse(c.entries) }), wanted("otf", "spur"), []string{"otf.owner.belay.dev", "spur.owner.belay.dev"}, true},
 		"a rule was widened":                {with(settled("otf"), func(c *config) { c.entries[0].Rules[0].Operations = []admissionregistrationv1.OperationType{"*"} }), wanted("otf"), []string{"otf.owner.belay.dev"}, true},
 		"the failure policy was changed":    {with(settled("otf"), func(c *config) { c.entries[0].FailurePolicy = new(admissionregistrationv1.Fail) }), wanted("otf"), []string{"otf.owner.belay.dev"}, true},
 		"the record was taken away":         {with(settled("otf"), func(c *config) { c.applied = applied{} }), wanted("otf"), []string{"otf.owner.belay.dev"}, true},
@@ -349,7 +352,7 @@ func TestTheRecordOfSelectorsIsReadAsItWasWritten(t *testing.T) {
 
 func TestValidatingEntriesSurviveTheDetour(t *testing.T) {
 	t.Parallel()
-	r := render([]policyInForce{full()}, settings{endpoint: service, ownNamespace: "belay-system"})
+	r := render(inForce{owners: []*v1alpha1.OwnerPolicy{full()}}, settings{endpoint: service, ownNamespace: "belay-system"})
 	for _, v := range r.Validating {
 		if diff := cmp.Diff(v, asValidating(asMutating(v))); diff != "" {
 			t.Error(diff)

@@ -12,9 +12,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -83,6 +81,7 @@ func Setup(mgr manager.Manager, resolver KindResolver, o Options) error {
 	})
 	b := ctrl.NewControllerManagedBy(mgr).Named("registration").
 		Watches(&v1alpha1.OwnerPolicy{}, all).
+		Watches(&v1alpha1.NamePolicy{}, all).
 		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, all, builder.WithPredicates(named)).
 		Watches(&admissionregistrationv1.ValidatingWebhookConfiguration{}, all, builder.WithPredicates(named))
 	if o.InjectCAFrom == "" {
@@ -94,34 +93,30 @@ func Setup(mgr manager.Manager, resolver KindResolver, o Options) error {
 // Reconcile looks at every policy and at both configurations.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	log := logr.FromContextOrDiscard(ctx)
-	var list v1alpha1.OwnerPolicyList
-	if err := r.client.List(ctx, &list); err != nil {
-		return reconcile.Result{}, fmt.Errorf("listing owner policies: %w", err)
+	subjects, err := r.subjects(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
 	}
 	after := recheckLate
 	var failures []error
 
 	// A spec is in force, in the policy's status, before it is registered: the
 	// webhook acts on what it finds there.
-	var inForce []policyInForce
-	for i := range list.Items {
-		p := &list.Items[i]
-		if p.DeletionTimestamp != nil {
-			continue
-		}
-		again, err := r.accept(ctx, p)
+	var policies inForce
+	for _, s := range subjects {
+		again, err := r.accept(ctx, s)
 		if err != nil {
 			failures = append(failures, err)
 		}
 		if again {
 			after = min(after, recheckSoon)
 		}
-		if p.Status.InForce != nil {
-			inForce = append(inForce, policyInForce{name: p.Name, accepted: p.Status.InForce})
+		if s.inForce() > 0 {
+			s.addTo(&policies)
 		}
 	}
 
-	held, outcome := r.register(ctx, log, inForce)
+	held, outcome := r.register(ctx, log, policies)
 	if held > 0 {
 		after = min(after, held)
 	}
@@ -131,11 +126,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if outcome.reason == v1alpha1.ReasonCertificateNotReady {
 		after = min(after, recheckSoon)
 	}
-	for i := range list.Items {
-		if p := &list.Items[i]; p.DeletionTimestamp == nil {
-			if err := r.report(ctx, p, outcome.of(p.Name)); err != nil {
-				failures = append(failures, err)
-			}
+	for _, s := range subjects {
+		if err := r.report(ctx, s, outcome.of(s.entryName())); err != nil {
+			failures = append(failures, err)
 		}
 	}
 	if err := errors.Join(failures...); err != nil {
@@ -144,54 +137,28 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: after}, nil
 }
 
-// accept judges a policy and writes what came out, if it is news.
-func (r *Reconciler) accept(ctx context.Context, p *v1alpha1.OwnerPolicy) (again bool, err error) {
-	v := accept(p, r.observe(ctx, p))
-	before := p.DeepCopy()
-	c := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: v.reason, Message: v.message, ObservedGeneration: p.Generation}
-	if v.ok {
-		c.Status = metav1.ConditionTrue
-		if p.Status.InForce == nil || p.Status.InForce.Generation != v.inForce.Generation || !equality.Semantic.DeepEqual(p.Status.InForce, v.inForce) {
-			p.Status.InForce = v.inForce
+// subjects are the policies of all kinds that are not being deleted.
+func (r *Reconciler) subjects(ctx context.Context) ([]subject, error) {
+	var out []subject
+	var owners v1alpha1.OwnerPolicyList
+	if err := r.client.List(ctx, &owners); err != nil {
+		return nil, fmt.Errorf("listing owner policies: %w", err)
+	}
+	for i := range owners.Items {
+		if owners.Items[i].DeletionTimestamp == nil {
+			out = append(out, ownerSubject{&owners.Items[i]})
 		}
 	}
-	meta.SetStatusCondition(&p.Status.Conditions, c)
-	return v.again, r.writeStatus(ctx, p, before)
-}
-
-// report writes the condition Registered.
-func (r *Reconciler) report(ctx context.Context, p *v1alpha1.OwnerPolicy, o outcome) error {
-	before := p.DeepCopy()
-	c := metav1.Condition{Type: v1alpha1.ConditionRegistered, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation, Reason: o.reason, Message: o.message}
-	switch {
-	case p.Status.InForce == nil:
-		c.Reason, c.Message = v1alpha1.ReasonNotAccepted, "no spec of this policy was ever accepted"
-	case o.reason != v1alpha1.ReasonRegistered:
-	case !meta.IsStatusConditionTrue(p.Status.Conditions, v1alpha1.ConditionAccepted):
-		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonRegisteredPrevious
-		c.Message = fmt.Sprintf("the spec of generation %d goes on working, since generation %d was not accepted", p.Status.InForce.Generation, p.Generation)
-		if p.Status.InForce.Generation == p.Generation {
-			c.Message = "the spec goes on working, though it would not be accepted now"
+	var named v1alpha1.NamePolicyList
+	if err := r.client.List(ctx, &named); err != nil {
+		return nil, fmt.Errorf("listing name policies: %w", err)
+	}
+	for i := range named.Items {
+		if named.Items[i].DeletionTimestamp == nil {
+			out = append(out, nameSubject{&named.Items[i]})
 		}
-	default:
-		c.Status = metav1.ConditionTrue
 	}
-	meta.SetStatusCondition(&p.Status.Conditions, c)
-	return r.writeStatus(ctx, p, before)
-}
-
-func (r *Reconciler) writeStatus(ctx context.Context, p, before *v1alpha1.OwnerPolicy) error {
-	if equality.Semantic.DeepEqual(p.Status, before.Status) {
-		return nil
-	}
-	err := r.client.Status().Update(ctx, p)
-	if apierrors.IsNotFound(err) {
-		return nil // deleted meanwhile
-	}
-	if err != nil {
-		return fmt.Errorf("writing the status of policy %q: %w", p.Name, err)
-	}
-	return nil
+	return out, nil
 }
 
 // observe finds out what acceptance depends on.
@@ -247,8 +214,8 @@ type outcome struct {
 }
 
 // of is the outcome for one policy.
-func (o outcome) of(policy string) outcome {
-	if message, ok := o.rejected[policy+entryDomain]; ok {
+func (o outcome) of(entry string) outcome {
+	if message, ok := o.rejected[entry]; ok {
 		return outcome{reason: v1alpha1.ReasonWriteFailed, message: clip(message)}
 	}
 	return o
@@ -256,7 +223,7 @@ func (o outcome) of(policy string) outcome {
 
 // register brings both configurations to what the policies want. held is how long
 // a repair is held back because another writer keeps undoing it.
-func (r *Reconciler) register(ctx context.Context, log logr.Logger, policies []policyInForce) (held time.Duration, o outcome) {
+func (r *Reconciler) register(ctx context.Context, log logr.Logger, policies inForce) (held time.Duration, o outcome) {
 	ca, err := r.ca(ctx)
 	if err != nil {
 		return 0, outcome{reason: v1alpha1.ReasonCertificateNotReady, message: clip(err.Error())}

@@ -50,7 +50,7 @@ func set(t *testing.T, objects ...client.Object) *bench {
 	}
 	b := &bench{t: t, allowed: true}
 	own := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "belay-system", UID: "ns-uid"}}
-	b.client = fake.NewClientBuilder().WithScheme(s).WithObjects(append(objects, own)...).WithStatusSubresource(&v1alpha1.OwnerPolicy{}).
+	b.client = fake.NewClientBuilder().WithScheme(s).WithObjects(append(objects, own)...).WithStatusSubresource(&v1alpha1.OwnerPolicy{}, &v1alpha1.NamePolicy{}).
 		WithInterceptorFuncs(interceptor.Funcs{
 			Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
 				if review, ok := obj.(*authorizationv1.SubjectAccessReview); ok {
