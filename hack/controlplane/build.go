@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -127,6 +128,54 @@ func (b *builder) fromAssets(ctx context.Context, dir, want string) (binaries, e
 	}
 	bins.controllerManager = filepath.Join(dirs[0], "bin", "kube-controller-manager")
 	return bins, nil
+}
+
+// kubectl returns the path of kubectl of the wanted version ("" is the newest)
+// out of KUBEBUILDER_ASSETS, when it is there, the cache or a build.
+func (b *builder) kubectl(ctx context.Context, want string) (string, error) {
+	if dir := os.Getenv("KUBEBUILDER_ASSETS"); dir != "" {
+		dir, err := filepath.Abs(dir)
+		if err != nil {
+			return "", err
+		}
+		if file := filepath.Join(dir, "kubectl"); exists(file) {
+			return file, checkKubectl(ctx, file, want)
+		}
+		fmt.Fprintf(b.log, "KUBEBUILDER_ASSETS=%s has no kubectl\n", dir)
+	}
+	version, err := resolveVersion(want, pinnedVersions("kubectl"))
+	if err != nil {
+		return "", err
+	}
+	t, err := kubectlTarget(version)
+	if err != nil {
+		return "", err
+	}
+	dirs, err := b.ensure(ctx, t)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dirs[0], "bin", "kubectl"), nil
+}
+
+// checkKubectl fails when file is not of the wanted version; "" is any.
+func checkKubectl(ctx context.Context, file, want string) error {
+	if want == "" {
+		return nil
+	}
+	out, err := exec.CommandContext(ctx, file, "version", "--client", "--output=json").Output()
+	if err != nil {
+		return fmt.Errorf("asking %s for its version: %w", file, err)
+	}
+	var answer struct{ ClientVersion struct{ GitVersion string } }
+	if err := json.Unmarshal(out, &answer); err != nil {
+		return fmt.Errorf("reading the version of %s: %w", file, err)
+	}
+	if _, err := resolveVersion(want, []string{answer.ClientVersion.GitVersion}); err != nil {
+		return fmt.Errorf("version %q is wanted, but %s in KUBEBUILDER_ASSETS is %s; unset one of the two",
+			want, file, answer.ClientVersion.GitVersion)
+	}
+	return nil
 }
 
 // ensure returns the cache directories of targets, building those missing.
@@ -363,7 +412,7 @@ func (b *builder) clean(ctx context.Context, all bool) error {
 	}
 	defer lock.Close()
 	var found []string
-	for _, pattern := range []string{"etcd-v*-*", "v*-*"} {
+	for _, pattern := range []string{"etcd-v*-*", "kubectl-v*-*", "v*-*"} {
 		dirs, err := filepath.Glob(filepath.Join(b.cache, pattern))
 		if err != nil {
 			return err

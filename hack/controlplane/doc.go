@@ -1,7 +1,8 @@
 // Command controlplane builds and runs a real Kubernetes control plane (etcd,
-// kube-apiserver, kube-controller-manager) with nothing but Go. It stands in
-// for the archive of binaries that envtest downloads, and adds the controller
-// manager, without which nothing is garbage collected and no Job runs.
+// kube-apiserver, kube-controller-manager) with nothing but Go, and builds
+// kubectl. It stands in for the archive of binaries that envtest downloads, and
+// adds the controller manager, without which nothing is garbage collected and
+// no Job runs.
 //
 // # Building
 //
@@ -13,6 +14,7 @@
 //	belay/controlplane/
 //	  etcd-v3.7.3-<hash>/bin/etcd
 //	  v1.37.2-<hash>/bin/{kube-apiserver,kube-controller-manager}
+//	  kubectl-v1.37.2-<hash>/bin/kubectl
 //	  run/<random>/      one running control plane
 //
 // The hash covers the pins, the Go version, the platform and the flags of the
@@ -21,10 +23,11 @@
 // To add a version: copy a folder of pins to kube-<version>, change the version
 // of k8s.io/kubernetes and, in the replace block, of its staging modules
 // (v1.38.0 has v0.38.0), copy both files as go.mod and go.sum beside a Go file
-// that imports the two commands, run go mod tidy and copy them back.
+// that imports the two commands, run go mod tidy and copy them back. Then the
+// same from the new folder to kubectl-<version>, importing kubectl alone.
 //
 // When KUBEBUILDER_ASSETS is set, the binaries come from there and only a
-// missing kube-controller-manager is built.
+// missing kube-controller-manager or kubectl is built.
 //
 // # Running
 //

@@ -16,19 +16,21 @@ const usage = `controlplane builds and runs a real Kubernetes control plane with
 
 Usage: controlplane COMMAND [flags]
 
-  build      build the binaries into the cache and print where they are
+  build      build the servers into the cache and print where they are
+  kubectl    build kubectl into the cache and print where it is
   up         build when needed, start, print one line of JSON, run until stopped
   versions   list the versions that can be had and where the cache is
   clean      remove cached binaries that the present pins do not use
   help       this text; "controlplane COMMAND --help" explains the flags
 
 A first build compiles Kubernetes, which takes minutes. Later ones take none.
+kubectl is built by its own command only.
 
 Examples:
 
   # a control plane to try things on; Ctrl-C stops it and removes its data
   controlplane up --kubeconfig /tmp/plane.kubeconfig
-  kubectl --kubeconfig /tmp/plane.kubeconfig get namespaces
+  $(controlplane kubectl) --kubeconfig /tmp/plane.kubeconfig get namespaces
 
   # another version; 1.34 and v1.34.0 mean the same
   controlplane up --version 1.34
@@ -46,8 +48,9 @@ Examples:
 Environment:
 
   BELAY_K8S_VERSION   the version when --version is not given
-  KUBEBUILDER_ASSETS  directory with etcd and kube-apiserver (and, when it is
-                      there, kube-controller-manager) to use instead of building
+  KUBEBUILDER_ASSETS  directory with etcd and kube-apiserver (and, when they are
+                      there, kube-controller-manager and kubectl) to use instead
+                      of building
 `
 
 // A usageError is an error in how the command was called: exit code 2.
@@ -95,6 +98,8 @@ func run(args []string) error {
 	switch name {
 	case "build":
 		return runBuild(ctx, args)
+	case "kubectl":
+		return runKubectl(ctx, args)
 	case "up":
 		return runUp(ctx, args)
 	case "versions":
@@ -168,6 +173,25 @@ same time wait for each other and build once.`)
 	return nil
 }
 
+func runKubectl(ctx context.Context, args []string) error {
+	fs := newFlags("kubectl", `
+Builds kubectl into the cache, unless it is there, and prints its path.`)
+	version := versionFlag(fs)
+	if err := parse(fs, args); err != nil {
+		return err
+	}
+	b, err := newBuilder(os.Stderr)
+	if err != nil {
+		return err
+	}
+	file, err := b.kubectl(ctx, *version)
+	if err != nil {
+		return err
+	}
+	fmt.Println(file)
+	return nil
+}
+
 func runVersions(ctx context.Context, args []string) error {
 	fs := newFlags("versions", "Lists the versions that can be had and where the cache is.")
 	if err := parse(fs, args); err != nil {
@@ -190,7 +214,7 @@ func runVersions(ctx context.Context, args []string) error {
 		if exists(dir) {
 			state = "built in " + dir
 		}
-		fmt.Printf("%-12s %s\n", t.name, state)
+		fmt.Printf("%-16s %s\n", t.name, state)
 	}
 	fmt.Printf("\nThe default is %s. The cache is %s.\n", pinnedVersions("kube")[0], b.cache)
 	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -27,6 +28,7 @@ type options struct {
 	enforceOwnerReferences   bool
 	sharedControllerIdentity bool
 	audit                    bool
+	etcdProxy                string // host:port; empty without
 	apiserverFlags           []string
 }
 
@@ -35,6 +37,7 @@ type options struct {
 type plane struct {
 	dir        *runDir
 	server     string // the URL of kube-apiserver
+	etcd       string // host:port of etcd
 	kubeconfig []byte // of the administrator
 	auditLog   string // empty without an audit log
 	api        *api
@@ -51,7 +54,11 @@ func newPlane(dir *runDir, bins binaries, o options, log io.Writer) (*plane, err
 	if err := keys.write(dir); err != nil {
 		return nil, fmt.Errorf("writing certificates: %w", err)
 	}
-	p := &plane{dir: dir, log: log, server: fmt.Sprintf("https://127.0.0.1:%d", dir.ports.apiserver)}
+	p := &plane{
+		dir: dir, log: log,
+		server: fmt.Sprintf("https://127.0.0.1:%d", dir.ports.apiserver),
+		etcd:   fmt.Sprintf("127.0.0.1:%d", dir.ports.etcd),
+	}
 	p.kubeconfig = kubeconfig(p.server, keys.ca.cert, keys.admin)
 	files := map[string][]byte{
 		"kubeconfig":                         p.kubeconfig,
@@ -74,7 +81,7 @@ func newPlane(dir *runDir, bins binaries, o options, log io.Writer) (*plane, err
 		return nil, err
 	}
 
-	etcd := &api{fmt.Sprintf("http://127.0.0.1:%d", dir.ports.etcd), clientFor(nil)}
+	etcd := &api{"http://" + p.etcd, clientFor(nil)}
 	// The controller manager signs its own serving certificate. Only its
 	// health is read from it, on the loopback interface.
 	manager := &api{
@@ -124,7 +131,7 @@ func controllersRun(ctx context.Context, manager *api) error {
 }
 
 func (p *plane) etcdFlags() []string {
-	client := fmt.Sprintf("http://127.0.0.1:%d", p.dir.ports.etcd)
+	client := "http://" + p.etcd
 	peer := fmt.Sprintf("http://127.0.0.1:%d", p.dir.ports.etcdPeer)
 	return []string{
 		"--name=default",
@@ -141,7 +148,7 @@ func (p *plane) etcdFlags() []string {
 
 func (p *plane) apiserverFlags(o options) []string {
 	flags := []string{
-		fmt.Sprintf("--etcd-servers=http://127.0.0.1:%d", p.dir.ports.etcd),
+		"--etcd-servers=http://" + cmp.Or(o.etcdProxy, p.etcd),
 		"--bind-address=127.0.0.1",
 		"--advertise-address=127.0.0.1",
 		fmt.Sprintf("--secure-port=%d", p.dir.ports.apiserver),

@@ -25,7 +25,7 @@ type target struct {
 }
 
 // pinnedVersions returns the versions there are pins for, newest first. The
-// kind is "kube" or "etcd".
+// kind is "kube", "kubectl" or "etcd".
 func pinnedVersions(kind string) []string {
 	entries, err := fs.ReadDir(pins, "pins")
 	if err != nil {
@@ -51,6 +51,13 @@ func pinnedTargets() ([]target, error) {
 		}
 		targets = append(targets, t)
 	}
+	for _, v := range pinnedVersions("kubectl") {
+		t, err := kubectlTarget(v)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, t)
+	}
 	return targets, nil
 }
 
@@ -67,13 +74,50 @@ func etcdTarget() target {
 	}
 }
 
-// kubeTarget stamps the version into the binaries, as the Kubernetes release
-// build does; without it they call themselves v0.0.0 and clients take them for
-// an ancient server.
 func kubeTarget(version string) (target, error) {
-	n, err := versionNumbers(version)
+	ldflags, err := stamped(version)
 	if err != nil {
 		return target{}, err
+	}
+	return target{
+		name:  version,
+		pin:   "kube-" + version,
+		what:  "kube-apiserver and kube-controller-manager " + version,
+		usual: "about 6 minutes once on two cores",
+		packages: []string{
+			"k8s.io/kubernetes/cmd/kube-apiserver",
+			"k8s.io/kubernetes/cmd/kube-controller-manager",
+		},
+		output:  "/",
+		ldflags: ldflags,
+	}, nil
+}
+
+// kubectlTarget has pins of its own: kubectl needs modules that the servers do
+// without, and more of them in kubeTarget's pins would have the servers rebuilt.
+func kubectlTarget(version string) (target, error) {
+	ldflags, err := stamped(version)
+	if err != nil {
+		return target{}, err
+	}
+	return target{
+		name:     "kubectl-" + version,
+		pin:      "kubectl-" + version,
+		what:     "kubectl " + version,
+		usual:    "about 2 minutes once on two cores, half a minute after the servers",
+		packages: []string{"k8s.io/kubernetes/cmd/kubectl"},
+		output:   "kubectl",
+		ldflags:  ldflags,
+	}, nil
+}
+
+// stamped returns ldflags that put the version into binaries, as the Kubernetes
+// release build does; without it they call themselves v0.0.0 and clients take
+// them for an ancient server.
+func stamped(version string) (string, error) {
+	n, err := versionNumbers(version)
+	if err != nil {
+		return "", err
 	}
 	var ld strings.Builder
 	ld.WriteString("-s -w")
@@ -89,18 +133,7 @@ func kubeTarget(version string) (target, error) {
 			fmt.Fprintf(&ld, " -X %s.%s", pkg, kv)
 		}
 	}
-	return target{
-		name:  version,
-		pin:   "kube-" + version,
-		what:  "kube-apiserver and kube-controller-manager " + version,
-		usual: "about 6 minutes once on two cores",
-		packages: []string{
-			"k8s.io/kubernetes/cmd/kube-apiserver",
-			"k8s.io/kubernetes/cmd/kube-controller-manager",
-		},
-		output:  "/",
-		ldflags: ld.String(),
-	}, nil
+	return ld.String(), nil
 }
 
 // resolveVersion finds the version meant by s among those available, newest

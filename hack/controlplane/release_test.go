@@ -59,7 +59,7 @@ func TestPinsRequireWhatTheyAreNamedAfter(t *testing.T) {
 			t.Fatal(err)
 		}
 		kind, version, _ := strings.Cut(target.pin, "-")
-		module := map[string]string{"kube": "k8s.io/kubernetes", "etcd": "go.etcd.io/etcd/server/v3"}[kind]
+		module := map[string]string{"kube": "k8s.io/kubernetes", "kubectl": "k8s.io/kubernetes", "etcd": "go.etcd.io/etcd/server/v3"}[kind]
 		if want := module + " " + version + "\n"; !strings.Contains(string(files["go.mod"]), want) {
 			t.Errorf("pins/%s/mod.txt does not require %q", target.pin, want)
 		}

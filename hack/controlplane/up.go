@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -22,7 +23,8 @@ SIGINT or SIGTERM (with --until-eof also until stdin ends). Then it stops the
 three and removes their data; even a SIGKILL leaves nothing behind.
 
   {"version":"v1.37.2","kubeconfig":"...","server":"https://127.0.0.1:20001",
-   "dir":"...","auditLog":"...","pid":4711,"startSeconds":6.1}
+   "etcd":"127.0.0.1:20002","dir":"...","auditLog":"...","pid":4711,
+   "startSeconds":6.1}
 
 Logs are <dir>/etcd.log, <dir>/kube-apiserver.log and
 <dir>/kube-controller-manager.log; auditLog is empty without --audit.
@@ -39,13 +41,18 @@ kube-controller-manager. Each is answered by one line on stdout, {"ok":true} or
   kill NAME               SIGKILL
 
 Flags of start and restart, separated by blanks, replace those of the same name
-until the next start: restart kube-controller-manager --v=4`
+until the next start: restart kube-controller-manager --v=4
+
+With --etcd-proxy, kube-apiserver reaches etcd through a proxy of the caller,
+which can break connections. The proxy learns where etcd is from one more line
+on stdout that comes before anything is started: {"etcd":"127.0.0.1:20002"}`
 
 // started is what up prints when the control plane is ready.
 type started struct {
 	Version      string  `json:"version"`
 	Kubeconfig   string  `json:"kubeconfig"`
 	Server       string  `json:"server"`
+	Etcd         string  `json:"etcd"`
 	Dir          string  `json:"dir"`
 	AuditLog     string  `json:"auditLog"`
 	PID          int     `json:"pid"`
@@ -59,6 +66,11 @@ func runUp(ctx context.Context, args []string) error {
 	fs.BoolVar(&o.enforceOwnerReferences, "enforce-owner-references", false, "enable the admission plugin OwnerReferencesPermissionEnforcement")
 	fs.BoolVar(&o.sharedControllerIdentity, "shared-controller-identity", false, "let all controllers act as the user "+controllerManagerUser+", with all their roles bound to it, instead of a service account each")
 	fs.BoolVar(&o.audit, "audit", false, "log the metadata of every request to <dir>/audit.log")
+	fs.Func("etcd-proxy", "`host:port` where kube-apiserver is to reach etcd, also after a restart", func(s string) error {
+		_, _, err := net.SplitHostPort(s)
+		o.etcdProxy = s
+		return err
+	})
 	fs.Func("apiserver-flag", "a `flag` of kube-apiserver such as --v=4; replaces the default of the same name; may be repeated", func(s string) error {
 		_, err := flagName(s)
 		o.apiserverFlags = append(o.apiserverFlags, s)
@@ -128,12 +140,19 @@ func runPlane(ctx context.Context, r planeRun) (err error) {
 		return err
 	}
 	out := started{
-		Version: r.bins.version, Kubeconfig: r.dir.file("kubeconfig"), Server: p.server,
+		Version: r.bins.version, Kubeconfig: r.dir.file("kubeconfig"), Server: p.server, Etcd: p.etcd,
 		Dir: r.dir.path, AuditLog: p.auditLog, PID: os.Getpid(),
 	}
 	if r.copyTo != "" {
 		if out.Kubeconfig, err = writeCopy(r.dir, r.copyTo, p.kubeconfig); err != nil {
 			return fmt.Errorf("writing the kubeconfig: %w", err)
+		}
+	}
+	answers := json.NewEncoder(os.Stdout)
+	if r.options.etcdProxy != "" {
+		// Before etcd is started, so that the proxy knows it when kube-apiserver comes.
+		if err := answers.Encode(map[string]string{"etcd": p.etcd}); err != nil {
+			return fmt.Errorf("writing to stdout: %w", err)
 		}
 	}
 	defer func() { err = errors.Join(err, p.stop()) }()
@@ -145,7 +164,6 @@ func runPlane(ctx context.Context, r planeRun) (err error) {
 	}
 	out.StartSeconds = math.Round(time.Since(start).Seconds()*10) / 10
 	fmt.Fprintf(os.Stderr, "%s is ready after %.1f s: export KUBECONFIG=%s\n", out.Version, out.StartSeconds, out.Kubeconfig)
-	answers := json.NewEncoder(os.Stdout)
 	if err := answers.Encode(out); err != nil {
 		return fmt.Errorf("writing to stdout: %w", err)
 	}

@@ -52,8 +52,19 @@ type Options struct {
 	// APIServerFlags, of the form --name=value, replace the defaults of
 	// kube-apiserver of the same name.
 	APIServerFlags []string
+	// EtcdProxy stands between kube-apiserver and etcd, also after restarts; nil
+	// is no proxy. Whoever made it closes it after Stop.
+	EtcdProxy EtcdProxy
 	// Log gets the progress of builds and starts; nil means os.Stderr.
 	Log io.Writer
+}
+
+// An EtcdProxy passes on TCP connections without TLS.
+type EtcdProxy interface {
+	// Addr is the host:port where it listens.
+	Addr() string
+	// SetBackend says at which host:port etcd will listen, before it does.
+	SetBackend(etcd string)
 }
 
 // A Plane is a running control plane. It is safe for concurrent use.
@@ -71,10 +82,10 @@ type Plane struct {
 	stop    func() error
 }
 
-// ready is the first line that the launcher prints.
+// ready is the line that the launcher prints when it has started everything.
 type ready struct {
-	Version, Kubeconfig, Server, Dir, AuditLog string
-	PID                                        int
+	Version, Kubeconfig, Server, Etcd, Dir, AuditLog string
+	PID                                              int
 }
 
 // Start builds what is missing, starts a control plane and waits until Pods can
@@ -91,17 +102,14 @@ func Start(ctx context.Context, o Options) (*Plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case line, ok := <-p.lines:
-		if !ok {
-			<-p.done
-			return nil, fmt.Errorf("starting the control plane: %w: %s", p.err, tail)
+	if err := p.await(ctx, o.EtcdProxy, tail); err != nil {
+		err = fmt.Errorf("starting the control plane: %w", err)
+		select {
+		case <-p.done: // by itself, which err says
+			return nil, err
+		default:
+			return nil, errors.Join(err, p.Stop())
 		}
-		if err := json.Unmarshal([]byte(line), &p.ready); err != nil {
-			return nil, errors.Join(fmt.Errorf("reading %q: %w", line, err), p.Stop())
-		}
-	case <-ctx.Done():
-		return nil, errors.Join(fmt.Errorf("starting the control plane: %w", context.Cause(ctx)), p.Stop())
 	}
 	p.config, err = clientcmd.BuildConfigFromFlags("", p.ready.Kubeconfig)
 	if err != nil {
@@ -109,6 +117,35 @@ func Start(ctx context.Context, o Options) (*Plane, error) {
 	}
 	p.config.QPS = -1
 	return p, nil
+}
+
+// await waits until everything is started.
+func (p *Plane) await(ctx context.Context, proxy EtcdProxy, tail fmt.Stringer) error {
+	if proxy != nil {
+		// One more line says where etcd will be, before anything is started.
+		if err := p.read(ctx, tail); err != nil {
+			return err
+		}
+		proxy.SetBackend(p.ready.Etcd)
+	}
+	return p.read(ctx, tail)
+}
+
+// read reads a line of the launcher into ready.
+func (p *Plane) read(ctx context.Context, tail fmt.Stringer) error {
+	select {
+	case line, ok := <-p.lines:
+		if !ok {
+			<-p.done
+			return fmt.Errorf("%w: %s", p.err, tail)
+		}
+		if err := json.Unmarshal([]byte(line), &p.ready); err != nil {
+			return fmt.Errorf("reading %q: %w", line, err)
+		}
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 func (o Options) args() []string {
@@ -124,6 +161,9 @@ func (o Options) args() []string {
 	}
 	if o.Audit {
 		args = append(args, "--audit")
+	}
+	if o.EtcdProxy != nil {
+		args = append(args, "--etcd-proxy="+o.EtcdProxy.Addr())
 	}
 	for _, f := range o.APIServerFlags {
 		args = append(args, "--apiserver-flag="+f)
@@ -180,6 +220,36 @@ func newScanner(r io.Reader) *bufio.Scanner {
 	s := bufio.NewScanner(r)
 	s.Buffer(nil, maxAnswer)
 	return s
+}
+
+// Kubectl returns the path of kubectl of the version in the environment variable
+// BELAY_K8S_VERSION, or else of the newest there is. It comes out of
+// KUBEBUILDER_ASSETS, the cache or, once on a machine, a build that takes a
+// minute or two. No control plane is needed for it. Progress goes to log; nil
+// means os.Stderr. kubectl reads the user's own kubeconfig and writes below the
+// user's home, unless --kubeconfig and --cache-dir say otherwise.
+func Kubectl(ctx context.Context, log io.Writer) (path string, err error) {
+	if log == nil {
+		log = os.Stderr
+	}
+	binary, lock, err := buildLauncher(ctx, log)
+	if err != nil {
+		return "", fmt.Errorf("building the launcher of control planes: %w", err)
+	}
+	tail := &tailWriter{}
+	var out strings.Builder
+	cmd := exec.CommandContext(ctx, binary, "kubectl")
+	cmd.Stdout, cmd.Stderr = &out, io.MultiWriter(log, tail)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // ends the compilers
+	cmd.WaitDelay = stopWithin
+	err = cmd.Start()
+	if err := errors.Join(err, lock.Close()); err != nil { // held until the launcher is loaded
+		return "", fmt.Errorf("starting the launcher of control planes: %w", err)
+	}
+	if err := cmd.Wait(); err != nil {
+		return "", fmt.Errorf("building kubectl: %w: %s", err, tail)
+	}
+	return strings.TrimSpace(out.String()), nil
 }
 
 // buildLauncher builds the launcher into the user's cache directory, which is
@@ -240,6 +310,9 @@ func (p *Plane) Kubeconfig() string { return p.ready.Kubeconfig }
 
 // Server is the URL of kube-apiserver.
 func (p *Plane) Server() string { return p.ready.Server }
+
+// Etcd is the host:port of etcd, past any Options.EtcdProxy.
+func (p *Plane) Etcd() string { return p.ready.Etcd }
 
 // Version is the version of Kubernetes, such as v1.37.2.
 func (p *Plane) Version() string { return p.ready.Version }

@@ -2,9 +2,12 @@ package plane
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -133,6 +136,8 @@ func TestStartSaysWhyItFailed(t *testing.T) {
 	}{
 		"an unknown version":           {Options{Version: "v1.0.0"}, "no Kubernetes version"},
 		"a flag that is none":          {Options{APIServerFlags: []string{"v"}}, "not of the form"},
+		"a version, with a proxy":      {Options{Version: "v1.0.0", EtcdProxy: proxy("127.0.0.1:1")}, "no Kubernetes version"},
+		"an address that is none":      {Options{EtcdProxy: proxy("nowhere")}, "missing port"},
 		"a flag the server can't read": {Options{APIServerFlags: []string{"--nonsense=1"}}, "unknown flag: --nonsense"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -145,5 +150,55 @@ func TestStartSaysWhyItFailed(t *testing.T) {
 				t.Errorf("the error does not say %q: %v", tc.want, err)
 			}
 		})
+	}
+}
+
+// proxy is the address of a proxy that is not there.
+type proxy string
+
+func (p proxy) Addr() string      { return string(p) }
+func (p proxy) SetBackend(string) {}
+
+func TestKubectlTalksToTheControlPlane(t *testing.T) {
+	p, client := start(t, Options{})
+	path, err := Kubectl(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubectl := func(args ...string) string {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), path, append([]string{"--kubeconfig=" + p.Kubeconfig(), "--cache-dir=" + t.TempDir()}, args...)...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("kubectl %s: %v: %s", args, err, out)
+		}
+		return string(out)
+	}
+	var version struct{ ClientVersion, ServerVersion struct{ GitVersion string } }
+	if err := json.Unmarshal([]byte(kubectl("version", "--output=json")), &version); err != nil {
+		t.Fatal(err)
+	}
+	if got := version.ServerVersion.GitVersion; got != p.Version() {
+		t.Errorf("the server's version is %q, want %q", got, p.Version())
+	}
+	// An archive of binaries may have another patch, but not none.
+	if got := version.ClientVersion.GitVersion; !strings.HasPrefix(got, "v1.") || strings.HasPrefix(got, "v1.0") {
+		t.Errorf("kubectl's version is %q", got)
+	}
+	if got := kubectl("create", "configmap", "dry", "--dry-run=server"); !strings.Contains(got, "server dry run") {
+		t.Errorf("kubectl says %q", got)
+	}
+	if _, err := client.CoreV1().ConfigMaps("default").Get(t.Context(), "dry", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("a dry run left something behind: %v", err)
+	}
+}
+
+func TestKubectlSaysWhyThereIsNone(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds the launcher of control planes")
+	}
+	t.Setenv("BELAY_K8S_VERSION", "v1.0.0")
+	if path, err := Kubectl(t.Context(), io.Discard); err == nil || !strings.Contains(err.Error(), "no Kubernetes version") {
+		t.Errorf("got %q, %v", path, err)
 	}
 }
