@@ -88,11 +88,13 @@ test-integration: controlplane ## run test/integration on K8S_VERSION, and the A
 	env -u KUBEBUILDER_ASSETS BELAY_K8S_VERSION=$(K8S_OLDEST) go test -count=1 -p 1 -timeout 40m ./test/integration/apifacts/...
 
 .PHONY: controlplane
-controlplane: ## build kube-apiserver, etcd and kube-controller-manager of both versions into the user's cache
+controlplane: ## build kube-apiserver, etcd and kube-controller-manager of both versions, and kubectl, into the user's cache
 	$(call say,control plane $(K8S_VERSION) (about 7 minutes on two cores when it is not in the cache))
 	go run -C hack/controlplane . build --version $(K8S_VERSION)
 	$(call say,control plane $(K8S_OLDEST))
 	env -u KUBEBUILDER_ASSETS go run -C hack/controlplane . build --version $(K8S_OLDEST)
+	$(call say,kubectl $(K8S_VERSION) (half a minute when it is not in the cache))
+	go run -C hack/controlplane . kubectl --version $(K8S_VERSION)
 
 .PHONY: fuzz
 fuzz: ## run each fuzz target for FUZZTIME; what fails is kept in testdata/fuzz
