@@ -44,6 +44,7 @@ type webhookOptions struct {
 	dnsNames []string
 	certDir  string
 	clientCA string
+	http2    bool
 }
 
 // NewWebhookCommand is the command belay-webhook.
@@ -81,6 +82,7 @@ one mounted from a cert-manager Certificate.`,
 	cmd.Flags().StringSliceVar(&o.dnsNames, "dns-names", nil, "names in the self-managed certificate; empty: those of the Service belay-webhook in --namespace")
 	cmd.Flags().StringVar(&o.certDir, "cert-dir", "", "folder with tls.crt and tls.key; empty: belay manages its certificates itself")
 	cmd.Flags().StringVar(&o.clientCA, "client-ca-file", "", "PEM file of a CA; only callers with a client certificate of it are answered. The API server presents one when its --admission-control-config-file says so. Empty: whoever reaches the port is answered")
+	cmd.Flags().BoolVar(&o.http2, "http2", true, "speak HTTP/2. An API server then sends all its calls over one connection, to one replica; with HTTP/1.1 they spread over the replicas")
 	return cmd
 }
 
@@ -216,6 +218,9 @@ func (o *webhookOptions) server(cfg *rest.Config, host string, port int, clients
 	opts := webhook.Options{Host: host, Port: port, CertDir: o.certDir}
 	opts.TLSOpts = append(opts.TLSOpts, func(c *tls.Config) {
 		c.MinVersion = tls.VersionTLS12
+		if !o.http2 {
+			c.NextProtos = []string{"http/1.1"}
+		}
 		if clients != nil {
 			c.ClientCAs, c.ClientAuth = clients, tls.RequireAndVerifyClientCert
 		}

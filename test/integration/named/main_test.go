@@ -24,7 +24,11 @@ func runAll(m *testing.M) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
 	defer cancel()
 	var err error
-	shared, err = stack.Start(ctx, stack.Options{Plane: plane.Options{Audit: true}, Webhooks: 2, Presets: []string{"felis-restore", "otf"}})
+	shared, err = stack.Start(ctx, stack.Options{
+		Plane: plane.Options{Audit: true}, Presets: []string{"felis-restore", "otf"},
+		// With HTTP/2 the API server would ask one replica only.
+		Webhooks: 2, WebhookFlags: []string{"--http2=false"},
+	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

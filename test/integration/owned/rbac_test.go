@@ -189,7 +189,7 @@ func waitCondition(t *testing.T, s *stack.Stack, policy, kind string, status met
 func TestTheManifestsCanBeAppliedAgain(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
-	objects, err := stack.ReadManifests(filepath.Join(stack.Root(), "manifests", "base"))
+	objects, err := stack.ReadManifests(ctx, filepath.Join(stack.Root(), "manifests", "base"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,46 +17,25 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
-	sigsyaml "sigs.k8s.io/yaml"
+
+	"github.com/belay-dev/belay/test/integration/plane"
 )
 
 // notWithoutKubelet are the kinds that need nodes or a cluster network.
 var notWithoutKubelet = map[string]bool{"Deployment": true, "Service": true, "PodDisruptionBudget": true}
 
-// ReadManifests reads what a folder's kustomization names, in its order. It follows
-// resources only: base and presets need nothing else.
-func ReadManifests(dir string) ([]*unstructured.Unstructured, error) {
-	raw, err := os.ReadFile(filepath.Clean(filepath.Join(dir, "kustomization.yaml")))
+// ReadManifests builds a folder's kustomization, as kubectl apply -k does.
+func ReadManifests(ctx context.Context, dir string) ([]*unstructured.Unstructured, error) {
+	kubectl, err := plane.Kubectl(ctx, os.Stderr)
 	if err != nil {
-		return nil, fmt.Errorf("reading manifests: %w", err)
+		return nil, fmt.Errorf("building kubectl: %w", err)
 	}
-	var k struct {
-		Resources []string `json:"resources"`
-	}
-	if err := sigsyaml.Unmarshal(raw, &k); err != nil {
-		return nil, fmt.Errorf("reading %s: %w", dir, err)
-	}
-	var out []*unstructured.Unstructured
-	for _, r := range k.Resources {
-		path := filepath.Join(dir, r)
-		var more []*unstructured.Unstructured
-		if strings.HasSuffix(r, ".yaml") {
-			more, err = readFile(path)
-		} else {
-			more, err = ReadManifests(path)
-		}
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, more...)
-	}
-	return out, nil
-}
-
-func readFile(path string) ([]*unstructured.Unstructured, error) {
-	raw, err := os.ReadFile(filepath.Clean(path))
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, kubectl, "kustomize", dir)
+	cmd.Stderr = &stderr
+	raw, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("reading manifests: %w", err)
+		return nil, fmt.Errorf("building %s: %w: %s", filepath.Base(dir), err, stderr.Bytes())
 	}
 	return Decode(raw)
 }

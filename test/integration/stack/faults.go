@@ -21,6 +21,8 @@ import (
 
 // Fault says what happens to a request of a process on its way to the API server.
 type Fault struct {
+	// Before happens before the request goes on.
+	Before func()
 	// Delay holds the request back; it ends early when the client gives up.
 	Delay time.Duration
 	// Status answers with this code and Body instead of asking the API server.
@@ -61,6 +63,9 @@ func newFaults(cfg *rest.Config) (*Faults, error) {
 	// With TLS, since a client sends no token over a plain connection.
 	f.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fault := f.pick(r)
+		if fault != nil && fault.Before != nil {
+			fault.Before()
+		}
 		switch {
 		case fault == nil:
 			proxy.ServeHTTP(w, r)

@@ -50,8 +50,9 @@ type Options struct {
 	// FaultyWebhook and FaultyController put a proxy between the processes and the
 	// API server that can make requests fail.
 	FaultyWebhook, FaultyController bool
-	// ControllerFlags are added to those of belay-controller.
-	ControllerFlags []string
+	// WebhookFlags and ControllerFlags are added to those of belay-webhook and
+	// belay-controller.
+	WebhookFlags, ControllerFlags []string
 	// Dir gets logs and kubeconfigs; empty is a temporary one, removed by Stop.
 	Dir string
 }
@@ -210,7 +211,7 @@ func (s *Stack) clients() error {
 }
 
 func (s *Stack) install(ctx context.Context) error {
-	objects, err := ReadManifests(filepath.Join(Root(), "manifests", "base"))
+	objects, err := ReadManifests(ctx, filepath.Join(Root(), "manifests", "base"))
 	if err != nil {
 		return err
 	}
@@ -235,7 +236,7 @@ func (s *Stack) install(ctx context.Context) error {
 
 // ApplyPreset applies a folder below manifests/presets.
 func (s *Stack) ApplyPreset(ctx context.Context, name string) error {
-	objects, err := ReadManifests(filepath.Join(Root(), "manifests", "presets", name))
+	objects, err := ReadManifests(ctx, filepath.Join(Root(), "manifests", "presets", name))
 	if err != nil {
 		return err
 	}
@@ -328,7 +329,7 @@ func (s *Stack) LaunchWebhook(ctx context.Context) (*Process, error) {
 	var port int
 	p, err := s.start(ctx, "webhook", WebhookAccount, s.WebhookFaults, func(ports []int) []string {
 		port = ports[2]
-		return []string{fmt.Sprintf("--listen=127.0.0.1:%d", port), "--dns-names=localhost"}
+		return append([]string{fmt.Sprintf("--listen=127.0.0.1:%d", port), "--dns-names=localhost"}, s.o.WebhookFlags...)
 	})
 	if err != nil {
 		return nil, err

@@ -49,7 +49,7 @@ type Replacer interface {
 
 // TurnTaker lets the creates of one work pass at a time.
 type TurnTaker interface {
-	Take(ctx context.Context, purpose, holder string, key ...any) (mine bool, other string, err error)
+	Take(ctx context.Context, t replace.Turn) (mine bool, other string, err error)
 }
 
 // StuckReporter tells people that a name has been held for long.
@@ -266,6 +266,7 @@ func (h *Name) validate(ctx context.Context, c *nameCall) naming.Decision {
 		return naming.Decide(in)
 	}
 	in.Facts.Existing = h.existing(ctx, c, res, in.Request.Name)
+	var gone naming.Object // what was replaced
 	for range rounds {
 		in.Facts.Now, in.Facts.Left = time.Now(), left(ctx)
 		d := naming.Decide(in)
@@ -281,9 +282,10 @@ func (h *Name) validate(ctx context.Context, c *nameCall) naming.Decision {
 		case naming.WishRight:
 			in.Facts.Right = h.Objects.MayDelete(ctx, c.req.UserInfo, res, c.req.Namespace, in.Request.Name)
 		case naming.WishTurn:
-			in.Facts.Turn = h.turn(ctx, c, res, in.Request)
+			in.Facts.Turn = h.turn(ctx, c, res, in.Request, gone)
 		case naming.WishReplace:
-			o := in.Facts.Existing.Object
+			gone = in.Facts.Existing.Object
+			o := gone
 			replaced, cause := h.Replacer.Replace(ctx, replace.Target{
 				Resource: res, Namespace: c.req.Namespace, Name: in.Request.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
 				Propagation: c.policy.Propagation, Wait: min(c.policy.NameWait, left(ctx)-naming.MinReplace), By: string(c.req.UID),
@@ -348,8 +350,11 @@ func (h *Name) existing(ctx context.Context, c *nameCall, res v1alpha1.ResolvedR
 }
 
 // turn asks whether this work may be created now.
-func (h *Name) turn(ctx context.Context, c *nameCall, res v1alpha1.ResolvedResource, r naming.Request) naming.TurnFact {
-	mine, other, err := h.Turns.Take(ctx, purposeCreate, r.Work.Value, res.Group, res.Resource, c.req.Namespace, r.Name)
+func (h *Name) turn(ctx context.Context, c *nameCall, res v1alpha1.ResolvedResource, r naming.Request, gone naming.Object) naming.TurnFact {
+	mine, other, err := h.Turns.Take(ctx, replace.Turn{
+		Purpose: purposeCreate, Key: []any{res.Group, res.Resource, c.req.Namespace, r.Name}, Holder: r.Work.Value,
+		Spent: gone.Work, SpentAt: gone.Created,
+	})
 	switch {
 	case err != nil:
 		h.Log.V(1).Info("no turn", "policy", c.policyName, "namespace", c.req.Namespace, "name", r.Name, "error", err.Error())

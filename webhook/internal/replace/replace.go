@@ -48,7 +48,7 @@ const purposeDelete = "delete"
 // waits until the name is free. It does not judge what it finds then: decide again,
 // with fresh facts. An object that was changed or recreated since is left alone.
 func (r Replacer) Replace(ctx context.Context, t Target) (naming.Replacement, fact.Cause) {
-	mine, _, err := r.Turns.Take(ctx, purposeDelete, t.By, string(t.UID), t.ResourceVersion)
+	mine, _, err := r.Turns.Take(ctx, Turn{Purpose: purposeDelete, Holder: t.By, Key: []any{string(t.UID), t.ResourceVersion}})
 	if err != nil {
 		return naming.ReplacementFailed, facts.CauseOf(err)
 	}

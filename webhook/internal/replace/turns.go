@@ -22,6 +22,10 @@ const TurnLabel = "belay.dev/turn"
 // its admission.
 const TurnFor = 10 * time.Second
 
+// fresh is how long a holder may go on with a turn that it has without taking it
+// anew: creates that arrive together cost one write.
+const fresh = time.Second
+
 // Client creates, reads and takes over Leases.
 type Client interface {
 	Create(ctx context.Context, obj client.Object, opts ...client.CreateOption) error
@@ -42,10 +46,24 @@ type Turns struct {
 // it removed in between cost two each.
 const maxSteps = 6
 
-// Take takes the turn of a key for a holder, or says who has it. A turn is never given
-// back: it runs out after TurnFor.
-func (t Turns) Take(ctx context.Context, purpose, holder string, key ...any) (mine bool, other string, err error) {
-	name := "turn-" + names.Digest(append([]any{purpose}, key...)...)
+// Turn is what a turn is taken for.
+type Turn struct {
+	// Purpose and Key say what only one holder at a time may do.
+	Purpose string
+	Key     []any
+	// Holder is who wants it.
+	Holder string
+	// Spent, where it is set, is a holder whose turn has come to its end, since what it
+	// was for had been made at that time.
+	Spent   string
+	SpentAt time.Time
+}
+
+// Take takes a turn, or says who has it. A turn is never given back: it runs out after
+// TurnFor.
+func (t Turns) Take(ctx context.Context, turn Turn) (mine bool, other string, err error) {
+	name := "turn-" + names.Digest(append([]any{turn.Purpose}, turn.Key...)...)
+	purpose, holder := turn.Purpose, turn.Holder
 	for range maxSteps {
 		lease := &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name, Labels: map[string]string{"app.kubernetes.io/name": "belay", TurnLabel: purpose}},
@@ -67,9 +85,9 @@ func (t Turns) Take(ctx context.Context, purpose, holder string, key ...any) (mi
 			return false, "", fmt.Errorf("reading a turn: %w", err)
 		}
 		switch has := holderOf(&found); {
-		case has == holder:
+		case has == holder && t.age(&found) < fresh:
 			return true, "", nil
-		case !t.over(&found):
+		case has != holder && t.age(&found) < TurnFor && !turn.ended(&found):
 			return false, has, nil
 		}
 		t.fill(&found, holder) // with its resourceVersion: one of several takes it over
@@ -97,8 +115,18 @@ func (t Turns) fill(l *coordinationv1.Lease, holder string) {
 	l.Spec = coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, AcquireTime: &at, RenewTime: &at}
 }
 
-func (t Turns) over(l *coordinationv1.Lease) bool {
-	return l.Spec.AcquireTime == nil || t.now().Sub(l.Spec.AcquireTime.Time) >= TurnFor
+// age is how long ago the turn was taken.
+func (t Turns) age(l *coordinationv1.Lease) time.Duration {
+	if l.Spec.AcquireTime == nil {
+		return TurnFor
+	}
+	return t.now().Sub(l.Spec.AcquireTime.Time)
+}
+
+// ended reports whether the turn is the one that is known to be spent: of that holder,
+// and taken before what it was for was made. Creation times have whole seconds.
+func (w Turn) ended(l *coordinationv1.Lease) bool {
+	return w.Spent != "" && holderOf(l) == w.Spent && l.Spec.AcquireTime != nil && l.Spec.AcquireTime.Time.Before(w.SpentAt.Add(time.Second))
 }
 
 func holderOf(l *coordinationv1.Lease) string {

@@ -123,8 +123,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, s subject, before any) err
 		return nil
 	}
 	err := r.client.Status().Update(ctx, s.object())
-	if apierrors.IsNotFound(err) {
-		return nil // deleted meanwhile
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // deleted meanwhile, or changed: then the newer one is on its way here
 	}
 	if err != nil {
 		return fmt.Errorf("writing the status of policy %q: %w", s.GetName(), err)
