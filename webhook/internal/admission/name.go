@@ -50,6 +50,7 @@ type Replacer interface {
 // TurnTaker lets the creates of one work pass at a time.
 type TurnTaker interface {
 	Take(ctx context.Context, t replace.Turn) (mine bool, other string, err error)
+	Version(ctx context.Context, t replace.Turn) (string, error)
 }
 
 // StuckReporter tells people that a name has been held for long.
@@ -242,7 +243,7 @@ const purposeCreate = "create"
 
 // rounds bounds how often a decision is made: one for each wish, and all of them once
 // more after a replacement.
-const rounds = 8
+const rounds = 12
 
 // validate answers for the name.
 func (h *Name) validate(ctx context.Context, c *nameCall) naming.Decision {
@@ -266,7 +267,9 @@ func (h *Name) validate(ctx context.Context, c *nameCall) naming.Decision {
 		return naming.Decide(in)
 	}
 	in.Facts.Existing = h.existing(ctx, c, res, in.Request.Name)
-	var gone naming.Object // what was replaced
+	turn := replace.Turn{
+		Purpose: purposeCreate, Key: []any{res.Group, res.Resource, c.req.Namespace, in.Request.Name}, Holder: in.Request.Work.Value,
+	}
 	for range rounds {
 		in.Facts.Now, in.Facts.Left = time.Now(), left(ctx)
 		d := naming.Decide(in)
@@ -282,10 +285,21 @@ func (h *Name) validate(ctx context.Context, c *nameCall) naming.Decision {
 		case naming.WishRight:
 			in.Facts.Right = h.Objects.MayDelete(ctx, c.req.UserInfo, res, c.req.Namespace, in.Request.Name)
 		case naming.WishTurn:
-			in.Facts.Turn = h.turn(ctx, c, res, in.Request, gone)
+			in.Facts.Turn = h.turn(ctx, c, turn)
 		case naming.WishReplace:
-			gone = in.Facts.Existing.Object
-			o := gone
+			if in.Policy.Serialize && turn.Spent == "" {
+				// Whoever has a turn while the finished object is there took it for that one, or
+				// for nothing. Read before the object is seen once more.
+				turn.Spent, _ = h.Turns.Version(ctx, turn)
+				before := in.Facts.Existing.Object
+				in.Facts.Existing = h.existing(ctx, c, res, in.Request.Name)
+				if now := in.Facts.Existing.Object; now.UID != before.UID || now.ResourceVersion != before.ResourceVersion {
+					turn.Spent = ""
+					in.Facts.Pods = naming.PodsFact{}
+					continue
+				}
+			}
+			o := in.Facts.Existing.Object
 			replaced, cause := h.Replacer.Replace(ctx, replace.Target{
 				Resource: res, Namespace: c.req.Namespace, Name: in.Request.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
 				Propagation: c.policy.Propagation, Wait: min(c.policy.NameWait, left(ctx)-naming.MinReplace), By: string(c.req.UID),
@@ -297,7 +311,7 @@ func (h *Name) validate(ctx context.Context, c *nameCall) naming.Decision {
 			}
 		}
 	}
-	panic("the decision never ends")
+	return naming.GiveUp(in)
 }
 
 // left is how long the API server still waits, as far as belay may use it.
@@ -350,14 +364,11 @@ func (h *Name) existing(ctx context.Context, c *nameCall, res v1alpha1.ResolvedR
 }
 
 // turn asks whether this work may be created now.
-func (h *Name) turn(ctx context.Context, c *nameCall, res v1alpha1.ResolvedResource, r naming.Request, gone naming.Object) naming.TurnFact {
-	mine, other, err := h.Turns.Take(ctx, replace.Turn{
-		Purpose: purposeCreate, Key: []any{res.Group, res.Resource, c.req.Namespace, r.Name}, Holder: r.Work.Value,
-		Spent: gone.Work, SpentAt: gone.Created,
-	})
+func (h *Name) turn(ctx context.Context, c *nameCall, turn replace.Turn) naming.TurnFact {
+	mine, other, err := h.Turns.Take(ctx, turn)
 	switch {
 	case err != nil:
-		h.Log.V(1).Info("no turn", "policy", c.policyName, "namespace", c.req.Namespace, "name", r.Name, "error", err.Error())
+		h.Log.V(1).Info("no turn", "policy", c.policyName, "namespace", c.req.Namespace, "name", c.object.Metadata.Name, "error", err.Error())
 		return naming.TurnFact{Cause: facts.CauseOf(err)}
 	case mine:
 		return naming.TurnFact{State: fact.Known}

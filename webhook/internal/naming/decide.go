@@ -266,6 +266,11 @@ func wait(in Input, reason Reason, message string) Decision {
 	return d
 }
 
+// GiveUp answers where what has the name changed as often as it was looked at.
+func GiveUp(in Input) Decision {
+	return wait(in, ReasonNoTime, fmt.Sprintf("what has the name of %s keeps changing; nothing is deleted, try again", in.Request.describe()))
+}
+
 // unresolved is the one place where the policy's stance on what could not be found
 // out is applied.
 func unresolved(p Policy, reason Reason, why string) Decision {

@@ -53,17 +53,32 @@ type Turn struct {
 	Key     []any
 	// Holder is who wants it.
 	Holder string
-	// Spent, where it is set, is a holder whose turn has come to its end, since what it
-	// was for had been made at that time.
-	Spent   string
-	SpentAt time.Time
+	// Spent, where it is set, is the version of a turn that has come to its end, since
+	// what it was for has been made, and has gone again.
+	Spent string
+}
+
+func (w Turn) name() string {
+	return "turn-" + names.Digest(append([]any{w.Purpose}, w.Key...)...)
+}
+
+// Version is the version of a turn as it is now, and empty where nobody has it.
+func (t Turns) Version(ctx context.Context, turn Turn) (string, error) {
+	var found coordinationv1.Lease
+	err := t.Client.Get(ctx, client.ObjectKey{Namespace: t.Namespace, Name: turn.name()}, &found)
+	if apierrors.IsNotFound(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading a turn: %w", err)
+	}
+	return found.ResourceVersion, nil
 }
 
 // Take takes a turn, or says who has it. A turn is never given back: it runs out after
 // TurnFor.
 func (t Turns) Take(ctx context.Context, turn Turn) (mine bool, other string, err error) {
-	name := "turn-" + names.Digest(append([]any{turn.Purpose}, turn.Key...)...)
-	purpose, holder := turn.Purpose, turn.Holder
+	name, purpose, holder := turn.name(), turn.Purpose, turn.Holder
 	for range maxSteps {
 		lease := &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name, Labels: map[string]string{"app.kubernetes.io/name": "belay", TurnLabel: purpose}},
@@ -84,10 +99,11 @@ func (t Turns) Take(ctx context.Context, turn Turn) (mine bool, other string, er
 		if err != nil {
 			return false, "", fmt.Errorf("reading a turn: %w", err)
 		}
+		spent := turn.Spent != "" && found.ResourceVersion == turn.Spent
 		switch has := holderOf(&found); {
-		case has == holder && t.age(&found) < fresh:
+		case has == holder && !spent && t.age(&found) < fresh:
 			return true, "", nil
-		case has != holder && t.age(&found) < TurnFor && !turn.ended(&found):
+		case has != holder && !spent && t.age(&found) < TurnFor:
 			return false, has, nil
 		}
 		t.fill(&found, holder) // with its resourceVersion: one of several takes it over
@@ -121,12 +137,6 @@ func (t Turns) age(l *coordinationv1.Lease) time.Duration {
 		return TurnFor
 	}
 	return t.now().Sub(l.Spec.AcquireTime.Time)
-}
-
-// ended reports whether the turn is the one that is known to be spent: of that holder,
-// and taken before what it was for was made. Creation times have whole seconds.
-func (w Turn) ended(l *coordinationv1.Lease) bool {
-	return w.Spent != "" && holderOf(l) == w.Spent && l.Spec.AcquireTime != nil && l.Spec.AcquireTime.Time.Before(w.SpentAt.Add(time.Second))
 }
 
 func holderOf(l *coordinationv1.Lease) string {
