@@ -249,3 +249,25 @@ func mustBeNotFound(err error) error {
 	}
 	return client.IgnoreNotFound(err)
 }
+
+// optIn sets a namespace's mode, and waits until the API server and belay act on it.
+func optIn(ctx context.Context, t *testing.T, ns, mode string) {
+	t.Helper()
+	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, v1alpha1.ModeLabel, mode)
+	if _, err := shared.Kube.CoreV1().Namespaces().Patch(ctx, ns, types.MergePatchType, []byte(patch), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	labels := policy(ctx, t, shared, "probe-"+ns, nil) // waits until it is registered
+	probe := 0
+	eventually(ctx, t, "the namespace is opted in", func() error {
+		probe++
+		j := job(ns, fmt.Sprintf("optin-%d", probe), "probe", labels)
+		if err := shared.Client.Create(ctx, j); err != nil {
+			return err
+		}
+		if j.Annotations[v1alpha1.WorkAnnotation] == "" {
+			return fmt.Errorf("not yet")
+		}
+		return nil
+	})
+}

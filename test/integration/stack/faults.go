@@ -42,7 +42,8 @@ type Faults struct {
 	seen   int
 }
 
-func newFaults(cfg *rest.Config) (*Faults, error) {
+// NewFaults starts a proxy in front of the API server of a configuration.
+func NewFaults(cfg *rest.Config) (*Faults, error) {
 	target, err := url.Parse(cfg.Host)
 	if err != nil {
 		return nil, fmt.Errorf("reading the server's address: %w", err)
@@ -124,11 +125,20 @@ func (f *Faults) pick(r *http.Request) *Fault {
 
 // cluster is the proxy as a kubeconfig names it.
 func (f *Faults) cluster() *clientcmdapi.Cluster {
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.server.Certificate().Raw})
-	return &clientcmdapi.Cluster{Server: f.server.URL, CertificateAuthorityData: ca}
+	return &clientcmdapi.Cluster{Server: f.server.URL, CertificateAuthorityData: f.ca()}
 }
 
-func (f *Faults) close() {
+// Config is a configuration that goes through the proxy, with the token of another one.
+func (f *Faults) Config(token string) *rest.Config {
+	return &rest.Config{Host: f.server.URL, BearerToken: token, QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: f.ca()}}
+}
+
+func (f *Faults) ca() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.server.Certificate().Raw})
+}
+
+// Close stops the proxy.
+func (f *Faults) Close() {
 	f.server.CloseClientConnections() // watches never end by themselves
 	f.server.Close()
 }

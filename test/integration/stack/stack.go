@@ -224,12 +224,12 @@ func (s *Stack) install(ctx context.Context) error {
 		return err
 	}
 	if s.o.FaultyWebhook {
-		if s.WebhookFaults, err = newFaults(s.Plane.Config()); err != nil {
+		if s.WebhookFaults, err = NewFaults(s.Plane.Config()); err != nil {
 			return err
 		}
 	}
 	if s.o.FaultyController {
-		s.ControllerFaults, err = newFaults(s.Plane.Config())
+		s.ControllerFaults, err = NewFaults(s.Plane.Config())
 	}
 	return err
 }
@@ -490,7 +490,7 @@ func (s *Stack) Stop() error {
 	}
 	for _, f := range []*Faults{s.WebhookFaults, s.ControllerFaults} {
 		if f != nil {
-			f.close()
+			f.Close()
 		}
 	}
 	if s.Plane != nil {

@@ -179,9 +179,20 @@ func (h *Name) request(c *nameCall) naming.Request {
 	m := c.object.Metadata
 	return naming.Request{
 		Operation: string(c.req.Operation), Group: c.req.Kind.Group, Kind: c.req.Kind.Kind, Name: m.Name,
-		Unnamed: c.req.Name == "", HasGenerateName: m.GenerateName != "",
+		Unnamed: c.unnamed(), HasGenerateName: m.GenerateName != "",
 		Preview: isDryRun(c.req) || c.mode == v1alpha1.ModeWarn,
 	}
+}
+
+// unnamed reports whether the client gave no name. In the validating phase the API
+// server has filled it in, in the request as well; what tells then is that belay marks
+// no object that it does not name.
+func (c *nameCall) unnamed() bool {
+	m := c.object.Metadata
+	if c.phase == phaseMutate {
+		return m.Name == ""
+	}
+	return m.GenerateName != "" && (c.mode == v1alpha1.ModeWarn || c.object.work() == "")
 }
 
 // mutate names and marks.
@@ -220,13 +231,16 @@ func namePatch(raw []byte, object namedObject, d naming.Decision) ([]byte, error
 			ops = append(ops, operation{Op: "remove", Path: "/metadata/generateName"})
 		}
 	}
+	_, marked := object.Metadata.Annotations[v1alpha1.WorkAnnotation]
 	switch {
+	case d.DropWork && marked:
+		ops = append(ops, operation{Op: "remove", Path: workPath})
 	case d.SetWork == "" || object.Metadata.Annotations[v1alpha1.WorkAnnotation] == d.SetWork:
 	case object.Metadata.Annotations == nil:
 		ops = append(ops, operation{"add", "/metadata/annotations", map[string]string{v1alpha1.WorkAnnotation: d.SetWork}})
 	default:
 		// Whatever a client wrote there: it may be the copy of a live object.
-		ops = append(ops, operation{"add", "/metadata/annotations/belay.dev~1work", d.SetWork})
+		ops = append(ops, operation{"add", workPath, d.SetWork})
 	}
 	if len(ops) == 0 {
 		return nil, nil
@@ -237,6 +251,9 @@ func namePatch(raw []byte, object namedObject, d naming.Decision) ([]byte, error
 	}
 	return patch, checkPatch(raw, patch)
 }
+
+// workPath is the path of the mark in a JSON patch.
+const workPath = "/metadata/annotations/belay.dev~1work"
 
 // purposeCreate marks the turns of creates.
 const purposeCreate = "create"
@@ -388,6 +405,9 @@ func (h *Name) outcome(c *nameCall, d naming.Decision, patch []byte) outcome {
 	}
 	if c.object.Metadata != nil {
 		o.name = c.object.Metadata.Name
+		if o.name == "" {
+			o.name = d.SetName
+		}
 	}
 	if d.Allowed {
 		return o

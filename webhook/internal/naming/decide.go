@@ -126,7 +126,7 @@ func pods(in Input) (Decision, bool) {
 	if p.Terminating {
 		state = "are still being deleted"
 	}
-	d := wait(in, ReasonPodsRunning, fmt.Sprintf("Pods of the last %s %s (%s); nothing is deleted, try again", in.Request.describe(), state, list(p.Names, p.More)))
+	d := wait(in, ReasonPodsRunning, fmt.Sprintf("pods of the last %s %s (%s); nothing is deleted, try again", in.Request.describe(), state, list(p.Names, p.More)))
 	if in.stuck(p.Since) && len(p.Names) > 0 {
 		d.Stuck = &Stuck{APIVersion: "v1", Kind: "Pod", Name: p.Names[0]}
 	}
@@ -317,7 +317,8 @@ func (r Request) describe() string {
 	if r.Name == "" {
 		return "a new " + r.kind()
 	}
-	return fmt.Sprintf("%s %q", r.kind(), r.Name)
+	// Cut, since nobody has checked the name of an object in the mutating phase.
+	return fmt.Sprintf("%s %q", r.kind(), clip(r.Name))
 }
 
 func (r Request) kind() string {
@@ -327,13 +328,9 @@ func (r Request) kind() string {
 	return strings.ToLower(r.Kind)
 }
 
-// short is the beginning of a digest, for people.
-func short(work string) string {
-	if len(work) > 8 {
-		return work[:8] + "…"
-	}
-	return work
-}
+// short is the beginning of a digest, for people. Whoever may change the object that has
+// the name may have written anything there.
+func short(work string) string { return wording.OneLine(wording.Clip(work, 8)) }
 
 // clock is a time as messages have it.
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }

@@ -17,17 +17,20 @@ type MutateInput struct {
 }
 
 // Mutate names an object that has no name, and marks it with its work. A name that
-// the request carries is never changed: an object that was asked for under one name
-// and stored under another cannot be found by whoever asked.
+// the request carries, in the object or beside it, is never changed: an object that was
+// asked for under one name and stored under another cannot be found by whoever asked.
 func Mutate(in MutateInput) Decision {
 	r := in.Request
 	if r.Operation != "CREATE" {
 		return allow(ReasonNotCreate, "only creates are looked at")
 	}
-	if r.Name != "" || !in.Policy.Generates {
+	if r.Name != "" || !r.Unnamed || !in.Policy.Generates {
 		if r.Name == "" {
 			// Names that the API server makes are never taken: there is nothing to answer.
-			return allow(ReasonServerNamed, "the API server names the object")
+			// A mark that the client copied from somewhere would say otherwise.
+			d := allow(ReasonServerNamed, "the API server names the object")
+			d.DropWork = true
+			return d
 		}
 		return marked(in, allow(ReasonMarked, fmt.Sprintf("%s is marked with work %s", r.describe(), r.Work.Value)))
 	}

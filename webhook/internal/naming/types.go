@@ -173,10 +173,11 @@ type Decision struct {
 	UID types.UID
 	// Stuck is set when a name has been held for so long that somebody should know.
 	Stuck *Stuck
-	// SetName, DropGenerateName and SetWork are the changes of the mutating phase.
+	// SetName, DropGenerateName, SetWork and DropWork are the changes of the mutating phase.
 	SetName          string
 	DropGenerateName bool
 	SetWork          string
+	DropWork         bool
 }
 
 // MinReplace is the least time that must be left for a replacement to begin: one
