@@ -69,6 +69,9 @@ func (r Replacer) Replace(ctx context.Context, t Target) (naming.Replacement, fa
 }
 
 func (r Replacer) delete(ctx context.Context, t Target) error {
+	// Not all of the time: what became of it has to be looked at.
+	ctx, cancel := facts.Attempt(ctx)
+	defer cancel()
 	var c dynamic.ResourceInterface = r.Dynamic.Resource(facts.ResourceOf(t.Resource))
 	if t.Resource.Namespaced {
 		c = r.Dynamic.Resource(facts.ResourceOf(t.Resource)).Namespace(t.Namespace)
