@@ -1,7 +1,8 @@
 // Command demo shows on a real control plane what belay does: it replays the exact
-// calls of OTF's kubernetes executor, with the failures that happen in between,
-// side by side in a namespace without belay and in one with it, deletes the Jobs,
-// and prints what the garbage collector left.
+// calls of OTF, Felis and Spur, with the failures that happen in between, side by side
+// in a namespace without belay and in one with it, and prints what came of them. Of
+// OTF's token Secrets that is what the garbage collector left when the Jobs were
+// deleted, of Felis' restores and Spur's launches what runs and what they believe.
 package main
 
 import (
@@ -28,8 +29,9 @@ const usage = `Usage: make demo [DEMO_FLAGS="--keep --deadline=20s"]
 Builds what is missing (Kubernetes itself: about 7 minutes, once), starts etcd,
 kube-apiserver, kube-controller-manager, belay-webhook and belay-controller as
 processes of their own on the loopback interface, applies manifests/presets/otf,
-and replays what OTF does. The exit code is 0 only if every line of the table is as
-promised.
+felis-restore-old, felis-restore and spur, and replays what OTF, Felis and Spur do.
+There is no kubelet: the demo says when a Pod has run, has succeeded or has failed.
+The exit code is 0 only if every line of every table is as promised.
 
 Flags:
 `
@@ -53,7 +55,7 @@ func run(args []string, out, progress io.Writer) int {
 	}
 	fs.BoolVar(&o.keep, "keep", false, "leave everything up at the end, print the KUBECONFIG, and wait for Ctrl-C")
 	fs.StringVar(&o.version, "version", "", "Kubernetes version: 1.37 (the default) or 1.34")
-	fs.DurationVar(&o.deadline, "deadline", 10*time.Second, "how long a Secret waits for a Job that never comes; the preset has 5m")
+	fs.DurationVar(&o.deadline, "deadline", 10*time.Second, "how long a Secret of OTF waits for a Job that never comes; the preset has 5m")
 	fs.DurationVar(&o.timeout, "timeout", 30*time.Minute, "give up after this time, a first build of Kubernetes included")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -96,31 +98,53 @@ func demo(ctx context.Context, o options, out, progress io.Writer) (ok bool, err
 		say("stopping")
 		err = errors.Join(err, s.Stop())
 	}()
-	if err := s.WaitPolicy(ctx, "otf"); err != nil {
+	if err := inForce(ctx, s, owners("otf"), names("otf")); err != nil {
 		return false, err
 	}
 	if err := shorten(ctx, s, o.deadline); err != nil {
 		return false, err
 	}
-	say("Kubernetes %s is up, policy otf is registered (deadline %s instead of 5m, so that you need not wait)", s.Plane.Version(), o.deadline)
+	say("Kubernetes %s is up, preset otf is in force (deadline %s instead of 5m, so that you need not wait)", s.Plane.Version(), o.deadline)
 
-	st, err := newStory(ctx, s, o.deadline, say)
+	tables, where, err := tell(ctx, s, o.deadline, say)
+	if all.Err() != nil {
+		return false, all.Err()
+	}
+	ok = printAll(out, s.Plane.Version(), tables)
 	if err != nil {
 		return false, err
 	}
-	rows, err := st.tell(ctx)
-	if err != nil {
-		return false, err
-	}
-	ok = table(out, rows, s.Plane.Version())
 	if o.keep {
 		if err := shorten(ctx, s, presetDeadline); err != nil {
 			return false, err
 		}
-		_, _ = fmt.Fprintf(out, kept, st.without, st.with, presetDeadline, s.Dir, s.Plane.Kubeconfig(), st.with)
+		where.print(out, s)
 		<-all.Done()
 	}
 	return ok, nil
+}
+
+// namespaces are those of the stories.
+type namespaces struct{ otf, felis, spur pair }
+
+// tell tells all stories, and returns the tables of those that came to their end.
+// OTF's comes last, since it restarts kube-apiserver with a plug-in, and first in
+// print.
+func tell(ctx context.Context, s *stack.Stack, deadline time.Duration, say narrator) (tables []table, n namespaces, err error) {
+	if tables, n.felis, err = tellFelis(ctx, s, say); err != nil {
+		return tables, n, fmt.Errorf("telling Felis' story: %w", err)
+	}
+	spur, p, err := tellSpur(ctx, s, say)
+	if err != nil {
+		return tables, n, fmt.Errorf("telling Spur's story: %w", err)
+	}
+	tables, n.spur = append(tables, spur), p
+	otf, p, err := tellOTF(ctx, s, deadline, say)
+	if err != nil {
+		return tables, n, fmt.Errorf("telling OTF's story: %w", err)
+	}
+	n.otf = p
+	return append([]table{otf}, tables...), n, nil
 }
 
 // presetDeadline is the deadline of manifests/presets/otf.
@@ -128,23 +152,54 @@ const presetDeadline = 5 * time.Minute
 
 // kept is what is printed when everything stays up.
 const kept = `
-Everything is still up. Namespaces: %s (without belay), %s (with belay).
-The policy's deadline is %s again; kube-apiserver runs with OwnerReferencesPermissionEnforcement
-since the last scenario. Logs are in %s. Try, with kubectl:
+Everything is still up. Namespaces without belay: %s, %s, %s;
+with belay: %s, %s, %s.
+The deadline of policy otf is %s again, policy felis-restore is that of preset felis-restore, and
+kube-apiserver runs with OwnerReferencesPermissionEnforcement since OTF's last scenario. Logs are in
+%s. Try, with kubectl:
 
-  export KUBECONFIG=%s
-  kubectl config set-context --current --namespace=%s
-  kubectl create -f - <<'EOF'
-  {"apiVersion":"v1","kind":"Secret","metadata":{"name":"run-1","labels":
-    {"app.kubernetes.io/name":"otf-job","app.kubernetes.io/part-of":"otf"}}}
-  EOF
-  kubectl get anchors                        # waits for its owner
-  kubectl delete anchors --all               # the guard refuses
-  kubectl create job run-1 --image=busybox   # the Anchor is Bound
-  kubectl delete job run-1                   # Anchor and Secret go
+export KUBECONFIG=%s
+
+# OTF: a Secret that is owned before its owner exists
+kubectl config set-context --current --namespace=%s
+kubectl create -f - <<'EOF'
+{"apiVersion":"v1","kind":"Secret","metadata":{"name":"run-1","labels":
+  {"app.kubernetes.io/name":"otf-job","app.kubernetes.io/part-of":"otf"}}}
+EOF
+kubectl get anchors                        # waits for its owner
+kubectl delete anchors --all               # the guard refuses
+kubectl create job run-1 --image=busybox   # the Anchor is Bound
+kubectl delete job run-1                   # Anchor and Secret go
+
+# Felis: a Job that is answered from the Job that has its name
+kubectl config set-context --current --namespace=%s
+restore() { kubectl create -f - <<EOF
+{"apiVersion":"batch/v1","kind":"Job","metadata":{"name":"restore-world","labels":{"app.kubernetes.io/managed-by":"felis-restore",
+  "felis.lolicon.best/server":"world"},"annotations":{"felis.lolicon.best/backup-ref":"$1"}},
+  "spec":{"backoffLimit":0,"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"restore","image":"busybox"}]}}}}
+EOF
+}
+restore monday                             # runs
+restore monday                             # refused: is running this work
+restore tuesday                            # refused: is running other work
+kubectl patch --subresource=status --type=merge -p '{"status":{"phase":"Failed"}}' \
+  $(kubectl get pods -l batch.kubernetes.io/job-name=restore-world -o name)
+kubectl wait --for=condition=Failed job/restore-world
+restore monday                             # the failed one is replaced, and it runs
+
+# Spur: Pods with an owner and a mark, which Spur gives them neither of
+kubectl config set-context --current --namespace=%s
+kubectl get pods -o custom-columns='POD:.metadata.name,PHASE:.status.phase,OWNER:.metadata.ownerReferences[*].name,WORK:.metadata.annotations.belay\.dev/work'
+kubectl delete spurjobs --all              # Pods and Services go: a running Pod when its kubelet says so
 
 Ctrl-C ends it.
 `
+
+// print says what can be tried.
+func (n namespaces) print(out io.Writer, s *stack.Stack) {
+	_, _ = fmt.Fprintf(out, kept, n.otf.without, n.felis.without, n.spur.without, n.otf.with, n.felis.with, n.spur.with,
+		presetDeadline, s.Dir, s.Plane.Kubeconfig(), n.otf.with, n.felis.with, n.spur.with)
+}
 
 // shorten gives the preset's policy a deadline that a spectator can wait for.
 func shorten(ctx context.Context, s *stack.Stack, d time.Duration) error {
@@ -154,5 +209,5 @@ func shorten(ctx context.Context, s *stack.Stack, d time.Duration) error {
 	if err := s.Client.Patch(ctx, p, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
 		return fmt.Errorf("shortening the deadline: %w", err)
 	}
-	return s.WaitPolicy(ctx, "otf")
+	return inForce(ctx, s, owners("otf"))
 }

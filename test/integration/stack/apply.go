@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -24,9 +25,16 @@ import (
 // notWithoutKubelet are the kinds that need nodes or a cluster network.
 var notWithoutKubelet = map[string]bool{"Deployment": true, "Service": true, "PodDisruptionBudget": true}
 
+// kubectl is built once a process, with its progress on stderr.
+var kubectl = sync.OnceValues(func() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	return plane.Kubectl(ctx, os.Stderr)
+})
+
 // ReadManifests builds a folder's kustomization, as kubectl apply -k does.
 func ReadManifests(ctx context.Context, dir string) ([]*unstructured.Unstructured, error) {
-	kubectl, err := plane.Kubectl(ctx, os.Stderr)
+	kubectl, err := kubectl()
 	if err != nil {
 		return nil, fmt.Errorf("building kubectl: %w", err)
 	}

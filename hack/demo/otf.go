@@ -32,8 +32,6 @@ type scenario struct {
 	check func(otf.Result) error
 }
 
-var errLost = errors.New("connection lost: the third call never reached the API server")
-
 func scenarios() []scenario {
 	plain := func(ctx context.Context, e otf.Executor) (otf.Result, error) { return e.Spawn(ctx, "job-Kx3", "t0ken") }
 	return []scenario{
@@ -41,7 +39,7 @@ func scenarios() []scenario {
 		{
 			name: "the third call (set the owner) is lost", leaks: true, spawnFails: true,
 			spawn: func(ctx context.Context, e otf.Executor) (otf.Result, error) {
-				e.AfterJob = func() error { return errLost }
+				e.AfterJob = func() error { return fmt.Errorf("%w: the third call never reached the API server", errLost) }
 				return e.Spawn(ctx, "job-Lx4", "t0ken")
 			},
 		},
@@ -79,8 +77,8 @@ func refused() scenario {
 	}
 }
 
-// row is a line of the table.
-type row struct {
+// outcome is what a scenario came to.
+type outcome struct {
 	scenario
 	without, with side
 }
@@ -96,39 +94,45 @@ type side struct {
 	broken   error
 }
 
-type story struct {
-	s             *stack.Stack
-	say           func(string, ...any)
-	deadline      time.Duration
-	without, with string
+// otfStory is OTF's: token Secrets that nobody collects.
+type otfStory struct {
+	pair
+	s        *stack.Stack
+	say      narrator
+	deadline time.Duration
 }
 
-func newStory(ctx context.Context, s *stack.Stack, deadline time.Duration, say func(string, ...any)) (*story, error) {
-	st := &story{s: s, say: say, deadline: deadline}
-	var err error
-	if st.without, err = s.NewNamespace(ctx, "without-belay", ""); err != nil {
-		return nil, err
+// tellOTF replays all scenarios, deletes the Jobs, and looks at what is left.
+func tellOTF(ctx context.Context, s *stack.Stack, deadline time.Duration, say narrator) (table, pair, error) {
+	say("OTF")
+	p, err := newPair(ctx, s, "otf", otf.Grant)
+	if err != nil {
+		return table{}, p, err
 	}
-	if st.with, err = s.NewNamespace(ctx, "with-belay", v1alpha1.ModeEnforce); err != nil {
-		return nil, err
+	st := &otfStory{pair: p, s: s, say: say, deadline: deadline}
+	runs, err := st.tell(ctx)
+	if err != nil {
+		return table{}, p, err
 	}
-	for _, ns := range []string{st.without, st.with} {
-		if err := otf.Grant(ctx, s.Kube, ns); err != nil {
-			return nil, err
-		}
+	t := table{
+		title:   "OTF's three calls (Secret, Job, Secret's owner), after the Jobs were deleted. Preset otf.",
+		columns: cells{"Secret created with", "token Secret"},
+		sum:     fmt.Sprintf("Without belay %d of %d runs left a live token behind. With belay none did, and no call of OTF was denied by it.", leaks(runs), len(runs)),
 	}
-	return st, nil
+	for _, r := range runs {
+		t.lines = append(t.lines, r.line())
+	}
+	return t, p, nil
 }
 
-// tell replays all scenarios, deletes the Jobs, and looks at what is left.
-func (st *story) tell(ctx context.Context) ([]row, error) {
-	var rows []row
+func (st *otfStory) tell(ctx context.Context) ([]outcome, error) {
+	var runs []outcome
 	for _, sc := range scenarios() {
 		r, err := st.act(ctx, sc)
 		if err != nil {
 			return nil, err
 		}
-		rows = append(rows, r)
+		runs = append(runs, r)
 	}
 	st.say("restarting kube-apiserver with OwnerReferencesPermissionEnforcement, as on OpenShift")
 	if err := st.s.Plane.Do(ctx, "restart kube-apiserver --enable-admission-plugins=OwnerReferencesPermissionEnforcement"); err != nil {
@@ -141,13 +145,13 @@ func (st *story) tell(ctx context.Context) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows = append(rows, last)
-	return rows, st.collect(ctx, rows)
+	runs = append(runs, last)
+	return runs, st.collect(ctx, runs)
 }
 
 // answering waits until the API server calls belay again: after a restart it opens
 // while its own caches still fill.
-func (st *story) answering(ctx context.Context) error {
+func (st *otfStory) answering(ctx context.Context) error {
 	return until(ctx, time.Minute, "belay is called again", func(ctx context.Context) error {
 		probe := otf.Secret(st.with, "probe", "probe", "none")
 		got, err := st.s.Kube.CoreV1().Secrets(st.with).Create(ctx, probe, metav1.CreateOptions{})
@@ -167,9 +171,9 @@ func (st *story) answering(ctx context.Context) error {
 }
 
 // act replays one scenario in both namespaces.
-func (st *story) act(ctx context.Context, sc scenario) (row, error) {
+func (st *otfStory) act(ctx context.Context, sc scenario) (outcome, error) {
 	st.say("%s", sc.name)
-	r := row{scenario: sc}
+	r := outcome{scenario: sc}
 	for ns, s := range map[string]*side{st.without: &r.without, st.with: &r.with} {
 		cfg, err := st.s.Config(ctx, ns, otf.Account)
 		if err != nil {
@@ -205,7 +209,7 @@ func ownerOf(s *corev1.Secret) string {
 }
 
 // bound waits until the Anchor of a run belongs to its Job.
-func (st *story) bound(ctx context.Context, r otf.Result) error {
+func (st *otfStory) bound(ctx context.Context, r otf.Result) error {
 	if r.Job == nil {
 		return nil
 	}
@@ -231,7 +235,7 @@ func (st *story) bound(ctx context.Context, r otf.Result) error {
 }
 
 // collect deletes the Jobs and waits for the garbage collector.
-func (st *story) collect(ctx context.Context, rows []row) error {
+func (st *otfStory) collect(ctx context.Context, runs []outcome) error {
 	st.say("deleting the Jobs, as their TTL would, and waiting for the garbage collector (and for the deadline of %s, for the Secret whose Job never came)", st.deadline)
 	background := metav1.DeletePropagationBackground
 	for _, ns := range []string{st.without, st.with} {
@@ -240,7 +244,7 @@ func (st *story) collect(ctx context.Context, rows []row) error {
 		}
 	}
 	expected := map[string]int{st.with: 0, st.without: 0}
-	for _, r := range rows {
+	for _, r := range runs {
 		if r.leaks {
 			expected[st.without]++
 		}
@@ -255,27 +259,27 @@ func (st *story) collect(ctx context.Context, rows []row) error {
 			return err
 		})
 	}
-	for ns, pick := range map[string]func(*row) *side{
-		st.without: func(r *row) *side { return &r.without }, st.with: func(r *row) *side { return &r.with },
+	for ns, pick := range map[string]func(*outcome) *side{
+		st.without: func(r *outcome) *side { return &r.without }, st.with: func(r *outcome) *side { return &r.with },
 	} {
 		left, err := st.left(ctx, ns)
 		if err != nil {
 			return err
 		}
-		for i := range rows {
-			s := pick(&rows[i])
+		for i := range runs {
+			s := pick(&runs[i])
 			s.left = left[s.result.Name]
 		}
 	}
 	if err := st.noAnchors(ctx); err != nil {
-		rows[len(rows)-1].with.broken = err
+		runs[len(runs)-1].with.broken = err
 	}
 	return nil
 }
 
 // noAnchors waits until belay has tidied up after itself: the Anchor of the probe
 // expires like any other.
-func (st *story) noAnchors(ctx context.Context) error {
+func (st *otfStory) noAnchors(ctx context.Context) error {
 	return until(ctx, st.deadline+30*time.Second, "no anchor is left over", func(ctx context.Context) error {
 		var anchors v1alpha1.AnchorList
 		err := st.s.Client.List(ctx, &anchors, client.InNamespace(st.with))
@@ -287,7 +291,7 @@ func (st *story) noAnchors(ctx context.Context) error {
 }
 
 // left are the names of the token Secrets that are still there.
-func (st *story) left(ctx context.Context, ns string) (map[string]bool, error) {
+func (st *otfStory) left(ctx context.Context, ns string) (map[string]bool, error) {
 	list, err := st.s.Kube.CoreV1().Secrets(ns).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/part-of=otf"})
 	if err != nil {
 		return nil, fmt.Errorf("listing what is left: %w", err)
@@ -301,19 +305,47 @@ func (st *story) left(ctx context.Context, ns string) (map[string]bool, error) {
 	return out, nil
 }
 
-// until tries until it works, for a bounded time.
-func until(ctx context.Context, bound time.Duration, what string, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	for {
-		err := f(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("waiting until %s: %w", what, err)
-		case <-time.After(100 * time.Millisecond):
+// line makes a line of it, held against what it must show, in both namespaces: a demo
+// in which nothing leaks without belay shows nothing.
+func (r outcome) line() line {
+	l := line{name: r.name, without: cells{owner(r.without), fate(r.without)}, with: cells{owner(r.with), fate(r.with)}}
+	switch {
+	case r.with.broken != nil:
+		l.broken = fmt.Errorf("with belay: %w", r.with.broken)
+	case r.without.broken != nil:
+		l.broken = fmt.Errorf("without belay: %w", r.without.broken)
+	case r.with.owner != "Anchor":
+		l.broken = fmt.Errorf("with belay the Secret was created with owner %s", r.with.owner)
+	case r.without.owner != "nobody":
+		l.broken = fmt.Errorf("without belay the Secret was created with owner %s", r.without.owner)
+	case r.with.left:
+		l.broken = errors.New("with belay the Secret is still there")
+	case r.without.left != r.leaks:
+		l.broken = fmt.Errorf("without belay the Secret is left over: %t, expected %t", r.without.left, r.leaks)
+	}
+	return l
+}
+
+func owner(s side) string {
+	if s.owner == "nobody" {
+		return "no owner"
+	}
+	return "an owner"
+}
+
+func fate(s side) string {
+	if s.left {
+		return "LEAKED"
+	}
+	return "collected"
+}
+
+func leaks(runs []outcome) int {
+	n := 0
+	for _, r := range runs {
+		if r.without.left {
+			n++
 		}
 	}
+	return n
 }
