@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/belay-dev/belay/test/fixtures/otf"
@@ -26,11 +25,11 @@ const (
 	concurrency = 8
 )
 
-// variant is one way for a Secret to be created.
+// variant is one way for an object to be created.
 type variant struct {
 	name      string
 	namespace string
-	secret    func(i int) *corev1.Secret
+	create    func(ctx context.Context, i int) error
 	took      []time.Duration
 	wall      time.Duration
 }
@@ -72,7 +71,10 @@ func measure(ctx context.Context, b *testing.B, s *stack.Stack) {
 			b.Fatal(err)
 		}
 		v.namespace = ns
-		v.secret = func(i int) *corev1.Secret { return otf.Secret(ns, fmt.Sprintf("run-%05d", i), "job-1", "t0ken") }
+		v.create = func(ctx context.Context, i int) error {
+			_, err := s.Kube.CoreV1().Secrets(ns).Create(ctx, otf.Secret(ns, fmt.Sprintf("run-%05d", i), "job-1", "t0ken"), metav1.CreateOptions{})
+			return err
+		}
 	}
 	suspended := true
 	for i := range rounds * perRound {
@@ -82,9 +84,16 @@ func measure(ctx context.Context, b *testing.B, s *stack.Stack) {
 			b.Fatal(err)
 		}
 	}
+	compare(ctx, b, vs)
+}
+
+// compare runs the variants in interleaved rounds. The first is what others are
+// compared to.
+func compare(ctx context.Context, b *testing.B, vs []*variant) {
+	b.Helper()
 	for round := range rounds {
 		for _, v := range vs {
-			v.run(ctx, b, s, round*perRound)
+			v.run(ctx, b, round*perRound)
 		}
 	}
 	base := vs[0]
@@ -100,8 +109,8 @@ func measure(ctx context.Context, b *testing.B, s *stack.Stack) {
 	}
 }
 
-// run creates one round of Secrets.
-func (v *variant) run(ctx context.Context, b *testing.B, s *stack.Stack, from int) {
+// run creates one round of objects.
+func (v *variant) run(ctx context.Context, b *testing.B, from int) {
 	b.Helper()
 	next := make(chan int)
 	var mu sync.Mutex
@@ -111,7 +120,7 @@ func (v *variant) run(ctx context.Context, b *testing.B, s *stack.Stack, from in
 		wg.Go(func() {
 			for i := range next {
 				t := time.Now()
-				_, err := s.Kube.CoreV1().Secrets(v.namespace).Create(ctx, v.secret(i), metav1.CreateOptions{})
+				err := v.create(ctx, i)
 				d := time.Since(t)
 				mu.Lock()
 				v.took = append(v.took, d)

@@ -140,11 +140,15 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("building the manager: %w", err)
 	}
-	find, meta, err := reader(cfg, mgr.GetRESTMapper())
+	hc, err := httpClient(cfg)
 	if err != nil {
 		return err
 	}
-	disc, err := discovery.NewDiscoveryClientForConfig(cfg)
+	find, meta, err := reader(cfg, hc, mgr.GetRESTMapper())
+	if err != nil {
+		return err
+	}
+	disc, err := discovery.NewDiscoveryClientForConfigAndClient(cfg, hc)
 	if err != nil {
 		return fmt.Errorf("building the discovery client: %w", err)
 	}

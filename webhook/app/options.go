@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/client/failfast"
 	"github.com/belay-dev/belay/webhook/internal/facts"
 	"github.com/belay-dev/belay/webhook/internal/metrics"
 )
@@ -64,7 +65,8 @@ func (c *common) logger() logr.Logger {
 	return log
 }
 
-// restConfig leaves rate limiting to the API server's priority and fairness: a
+// restConfig bounds every call, and drops connections that died: admission must not
+// wait for a peer that is gone, one time-out after another. It leaves rate limiting to the API server's priority and fairness: a
 // client-side limit would make creates wait in the webhook.
 func (c *common) restConfig(agent string) (*rest.Config, error) {
 	loader := clientcmd.NewDefaultClientConfigLoadingRules()
@@ -78,7 +80,16 @@ func (c *common) restConfig(agent string) (*rest.Config, error) {
 	}
 	cfg.QPS, cfg.Burst = -1, -1
 	cfg.UserAgent = agent
-	return cfg, nil
+	return failfast.Config(cfg), nil
+}
+
+// httpClient is what all clients beside the manager's share: one connection.
+func httpClient(cfg *rest.Config) (*http.Client, error) {
+	hc, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("building the HTTP client: %w", err)
+	}
+	return hc, nil
 }
 
 func scheme() (*runtime.Scheme, error) {
@@ -94,8 +105,8 @@ const discoveryTimeout = 2 * time.Second
 
 // reader builds the reader of live facts, over the manager's mapper: discovery is
 // done once a process.
-func reader(cfg *rest.Config, mapper meta.RESTMapper) (*facts.Reader, metadata.Interface, error) {
-	mc, err := metadata.NewForConfig(cfg)
+func reader(cfg *rest.Config, hc *http.Client, mapper meta.RESTMapper) (*facts.Reader, metadata.Interface, error) {
+	mc, err := metadata.NewForConfigAndClient(cfg, hc)
 	if err != nil {
 		return nil, nil, fmt.Errorf("building the metadata client: %w", err)
 	}

@@ -124,15 +124,19 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	find, meta, err := reader(cfg, mgr.GetRESTMapper())
+	hc, err := httpClient(cfg)
 	if err != nil {
 		return err
 	}
-	dyn, err := dynamic.NewForConfig(cfg)
+	find, meta, err := reader(cfg, hc, mgr.GetRESTMapper())
+	if err != nil {
+		return err
+	}
+	dyn, err := dynamic.NewForConfigAndClient(cfg, hc)
 	if err != nil {
 		return fmt.Errorf("building the dynamic client: %w", err)
 	}
-	live, err := client.New(cfg, client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	live, err := client.New(cfg, client.Options{HTTPClient: hc, Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 	if err != nil {
 		return fmt.Errorf("building the client: %w", err)
 	}

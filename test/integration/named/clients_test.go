@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/belay-dev/belay/test/integration/plane"
+	"github.com/belay-dev/belay/test/integration/stack"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
 
@@ -88,7 +87,7 @@ func TestClientsWaitByThemselves(t *testing.T) {
 			if took < frees-100*time.Millisecond || liveUID(ctx, t, ns, name) == old.UID {
 				t.Errorf("created after %s, before the name was free", took)
 			}
-			report(t, "named: a name that frees after %s: %s succeeds after %s", frees, name, took.Round(10*time.Millisecond))
+			stack.Report(t, "named: a name that frees after %s: %s succeeds after %s", frees, name, took.Round(10*time.Millisecond))
 		})
 	}
 	// A Job in the background frees its name at once: no wait at all.
@@ -96,26 +95,7 @@ func TestClientsWaitByThemselves(t *testing.T) {
 	complete(ctx, t, old)
 	start := time.Now()
 	create(ctx, t, shared.Client, job(ns, "at-once", "two", labels))
-	report(t, "named: a finished Job without finalizers: replaced and created in %s", time.Since(start).Round(time.Millisecond))
-}
-
-// report adds a line to the figures that the run prints.
-func report(t *testing.T, format string, args ...any) {
-	t.Helper()
-	line := fmt.Sprintf(format, args...)
-	t.Log(line)
-	path := os.Getenv("BELAY_TEST_REPORT")
-	if path == "" {
-		return
-	}
-	f, err := os.OpenFile(filepath.Clean(path), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = f.Close() }()
-	if _, err := fmt.Fprintln(f, line); err != nil {
-		t.Fatal(err)
-	}
+	stack.Report(t, "named: a finished Job without finalizers: replaced and created in %s", time.Since(start).Round(time.Millisecond))
 }
 
 // N05, N26, N27, N29: kubectl.

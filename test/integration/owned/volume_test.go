@@ -69,7 +69,7 @@ func TestAThousandSpawns(t *testing.T) {
 		}
 		anchors[i] = string(sec.OwnerReferences[0].UID)
 	})
-	report(t, "%d secrets created and anchored in %s", n, time.Since(start).Round(time.Millisecond))
+	stack.Report(t, "%d secrets created and anchored in %s", n, time.Since(start).Round(time.Millisecond))
 
 	order := rand.Perm(n)
 	uids := make([]string, n)
@@ -116,7 +116,7 @@ func TestAThousandSpawns(t *testing.T) {
 		}
 		return nil
 	})
-	report(t, "%d jobs arrived in %s; the last anchor was bound %s after the last job", n, arrived.Round(time.Millisecond), (time.Since(start) - arrived).Round(time.Millisecond))
+	stack.Report(t, "%d jobs arrived in %s; the last anchor was bound %s after the last job", n, arrived.Round(time.Millisecond), (time.Since(start) - arrived).Round(time.Millisecond))
 
 	after := apiCalls(t, s.Plane.AuditLog())
 	for _, account := range []string{stack.WebhookAccount, stack.ControllerAccount} {
@@ -129,7 +129,7 @@ func TestAThousandSpawns(t *testing.T) {
 			}
 		}
 		slices.Sort(parts)
-		report(t, "%s: %.2f API calls per spawn (%s)", account, float64(sum)/n, strings.Join(parts, ", "))
+		stack.Report(t, "%s: %.2f API calls per spawn (%s)", account, float64(sum)/n, strings.Join(parts, ", "))
 		if sum > 8*n {
 			t.Errorf("%s made %d calls for %d spawns", account, sum, n)
 		}
@@ -150,28 +150,6 @@ func TestAThousandSpawns(t *testing.T) {
 		}
 		return err
 	})
-}
-
-// report logs a figure, and adds it to the file in BELAY_TEST_REPORT, since go test
-// shows nothing of a test that passes.
-func report(t *testing.T, format string, args ...any) {
-	t.Helper()
-	line := fmt.Sprintf(format, args...)
-	t.Log(line)
-	path := os.Getenv("BELAY_TEST_REPORT")
-	if path == "" {
-		return
-	}
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.WriteString(line + "\n"); err != nil {
-		t.Error(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Error(err)
-	}
 }
 
 func run(i int) string { return fmt.Sprintf("run-%04d", i) }
