@@ -74,7 +74,9 @@ func (c *call) gotConn(info httptrace.GotConnInfo) {
 func (c *call) ended(err error) error {
 	c.once.Do(func() {
 		defer c.cancel()
-		c.outOfTime = err != nil && !errors.Is(err, io.EOF) && c.ctx.Err() != nil
+		// The end of a body counts as well when it comes too late: a server that
+		// noticed the hang-up may have ended an answer that it had not finished.
+		c.outOfTime = err != nil && c.ctx.Err() != nil
 		c.mu.Lock()
 		on := c.conn
 		c.mu.Unlock()

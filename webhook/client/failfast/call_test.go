@@ -1,9 +1,44 @@
 package failfast
 
 import (
+	"context"
+	"errors"
+	"io"
 	"net/http"
 	"testing"
+	"time"
 )
+
+type late struct{ ctx context.Context }
+
+func (l late) RoundTrip(req *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Body: late{ctx: req.Context()}}, nil
+}
+
+func (l late) Read([]byte) (int, error) {
+	<-l.ctx.Done()
+	return 0, io.EOF
+}
+
+func (l late) Close() error { return nil }
+
+// A server that notices that it was hung up on may end its answer properly, in the
+// middle. That is not an answer.
+func TestLateEndIsNoEnd(t *testing.T) {
+	t.Parallel()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://127.0.0.1/api", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := (&roundTripper{base: late{}, bound: 20 * time.Millisecond}).RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if _, err := io.ReadAll(resp.Body); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want a deadline exceeded", err)
+	}
+}
 
 func TestEndless(t *testing.T) {
 	t.Parallel()

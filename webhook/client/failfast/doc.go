@@ -11,8 +11,9 @@
 //   - a call is bounded, from its first byte to the last one of the answer (30 s,
 //     instead of for ever);
 //   - a connection that owed an answer and was silent for half of that bound is
-//     closed as soon as a call on it runs out of time, and the next call dials
-//     anew. So a dead peer costs one bound, and not one a call.
+//     closed as soon as a call on it runs out of time, of the bound or of its
+//     caller's own, and the next call dials anew. So a dead peer costs one bound,
+//     and not one a call.
 //
 // An answer keeps the connection, whatever it says (403, 404, 500). So does a call
 // that runs out of time, or whose context its caller ended, while others on the

@@ -154,7 +154,7 @@ func (s *spawn) step(ctx context.Context, step Step) *Error {
 		switch v.outcome {
 		case done:
 			if v.recovered {
-				r.recover()
+				r.adopt()
 				s.result.Recovered = append(s.result.Recovered, r.title())
 			}
 			if v.err != nil {

@@ -505,6 +505,31 @@ func TestTerminatingIsWaitedFor(t *testing.T) {
 	}
 }
 
+// What an earlier look found is not what is there now.
+func TestEarlierLookIsForgotten(t *testing.T) {
+	t.Parallel()
+	there := job()
+	there.UID, there.Finalizers = "uid-old", []string{"example.com/hold"}
+	a, h := newAPI(t, there), newHand()
+	if err := a.Delete(t.Context(), there.DeepCopy()); err != nil {
+		t.Fatal(err)
+	}
+	h.onWait = func() { // somebody else has made it anew, and reading is not allowed any more
+		a.before = func(call string) error {
+			if call == "create Job" {
+				return said(CauseSameWork, "uid-new")
+			}
+			return errForbidden
+		}
+	}
+	j := job()
+	mustDo(t, h, a, Create(j))
+	wantCalls(t, a, "create Job", "get Job", "create Job", "get Job")
+	if j.UID != "uid-new" || j.Finalizers != nil {
+		t.Errorf("uid %q and finalizers %v, want what belay said", j.UID, j.Finalizers)
+	}
+}
+
 func TestForbiddenGet(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {

@@ -154,23 +154,18 @@ func (r *running) prepare() error {
 	if !r.creates {
 		return nil
 	}
-	if err := r.ask(); err != nil {
+	obj, _, err := r.build()
+	if err := r.take(obj, err); err != nil {
 		return err
 	}
 	if r.obj.GetResourceVersion() != "" {
 		return errors.New("the object was read or created before; a create needs a new one")
 	}
-	var err error
 	r.wanted, err = stamp(r.obj, r.identity)
 	return err
 }
 
-// ask has the caller build the object.
-func (r *running) ask() error {
-	obj, _, err := r.build()
-	return r.take(obj, err)
-}
-
+// take checks what the caller has built.
 func (r *running) take(obj client.Object, err error) error {
 	if err != nil {
 		return err
@@ -188,6 +183,9 @@ func (r *running) take(obj client.Object, err error) error {
 // try makes one API call.
 func (r *running) try(ctx context.Context) answer {
 	a := answer{canList: r.canList()}
+	if r.next != opSend {
+		r.found = nil // of an earlier look, and gone by now
+	}
 	switch r.next {
 	case opGet:
 		a.err = r.get(ctx)
@@ -242,10 +240,10 @@ func (r *running) get(ctx context.Context) error {
 	return nil
 }
 
-// recover leaves in the caller's object what is known of the one that was there.
+// adopt leaves in the caller's object what is known of the one that was there.
 // Where it could not be read that is its UID, or nothing, and the mark that it
 // carries: an Update of the caller's object would take it away.
-func (r *running) recover() {
+func (r *running) adopt() {
 	if r.found != nil {
 		assign(r.obj, r.found)
 		return
