@@ -90,7 +90,12 @@ func demo(ctx context.Context, o options, out, progress io.Writer) (ok bool, err
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(progress, "==> "+format+"\n", args...) }
 
 	say("starting a control plane, belay-webhook and belay-controller")
-	s, err := stack.Start(ctx, stack.Options{Plane: plane.Options{Version: o.version, Log: progress}, Presets: []string{"otf"}})
+	s, err := stack.Start(ctx, stack.Options{
+		Plane: plane.Options{Version: o.version, Log: progress}, Presets: []string{"otf"},
+		// The API server is restarted in the middle: the leader may lose its lease then, and
+		// ends, as it should.
+		Controllers: 2,
+	})
 	if err != nil {
 		return false, err
 	}

@@ -189,7 +189,7 @@ func TestVerify(t *testing.T) {
 	} {
 		l := verify(name, c.expression)
 		j := job(ns, "a-"+name, "one", l)
-		j.Annotations["big"] = strings.Repeat("x", 20000)
+		j.Annotations["big"] = strings.Repeat("x", 2000)
 		s := raw(ctx, t, shared, j)
 		if s.Code != c.code {
 			t.Errorf("%s: answered %d: %s", name, s.Code, s.Message)

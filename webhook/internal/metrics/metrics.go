@@ -16,7 +16,7 @@ var (
 	// Decisions counts admission decisions.
 	Decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "belay_admission_decisions_total",
-		Help: "Admission decisions by webhook (owner), phase (mutate, validate), mode (enforce, warn), decision (allowed, denied) and reason.",
+		Help: "Admission decisions by webhook (owner, name), phase (mutate, validate), mode (enforce, warn), decision (allowed, denied) and reason.",
 	}, []string{"webhook", "phase", "mode", "decision", "reason"})
 
 	// Duration is how long a review took from its last byte to the answer.
