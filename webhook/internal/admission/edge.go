@@ -203,17 +203,13 @@ func modeOf(ctx context.Context, modes ModeGetter, own, namespace string) (mode 
 	return mode, outcome{}
 }
 
-// variables are what an expression sees. The data of a Secret is not among them:
-// what an expression gives ends in names and messages.
+// variables are what an expression sees.
 func variables(req *admissionv1.AdmissionRequest) (map[string]any, error) {
 	var object map[string]any
 	if err := utiljson.Unmarshal(req.Object.Raw, &object); err != nil {
 		return nil, err
 	}
-	if req.Kind.Group == "" && req.Kind.Kind == "Secret" {
-		delete(object, "data")
-		delete(object, "stringData")
-	}
+	withoutSecrets(req.Kind.Group, req.Kind.Kind, object)
 	return map[string]any{
 		expr.VarObject: object,
 		expr.VarRequest: map[string]any{
@@ -222,6 +218,15 @@ func variables(req *admissionv1.AdmissionRequest) (map[string]any, error) {
 			"userInfo": map[string]any{"username": req.UserInfo.Username, "groups": anySlice(req.UserInfo.Groups), "uid": req.UserInfo.UID},
 		},
 	}, nil
+}
+
+// withoutSecrets takes the data from a Secret before an expression sees it: what an
+// expression gives, and what it fails on, ends in names and messages.
+func withoutSecrets(group, kind string, object map[string]any) {
+	if group == "" && kind == "Secret" {
+		delete(object, "data")
+		delete(object, "stringData")
+	}
 }
 
 func anySlice(in []string) []any {

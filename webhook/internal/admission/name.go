@@ -4,8 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -87,6 +87,8 @@ type nameCall struct {
 	object namedObject
 	raw    []byte
 	vars   map[string]any
+	// work is the digest that the validating phase goes by.
+	work string
 }
 
 // namedObject is the part of an object that decisions read.
@@ -99,6 +101,9 @@ type namedObject struct {
 }
 
 func (h *Name) review(ctx context.Context, a asked) (outcome, error) {
+	if a.policyName == "" {
+		return outcome{}, &httpError{code: http.StatusNotFound, message: "the path names no policy"}
+	}
 	p, s, err := h.Policies.Get(ctx, a.policyName)
 	if s == facts.StandingUnknown {
 		// Only the registration knows what the policy wants then: the API server takes a
@@ -157,10 +162,13 @@ func (c *nameCall) read() (outcome, bool) {
 			return outcome{}, true
 		}
 	}
-	return outcome{
-		mode: c.mode, code: http.StatusBadRequest, status: metav1.StatusReasonBadRequest, reason: ReasonObjectUnreadable,
-		message: "the object in the review cannot be read: it must be an object with metadata",
-	}, false
+	const message = "the object in the review cannot be read: it must be an object with metadata"
+	if c.mode == v1alpha1.ModeWarn {
+		o := admitted(ReasonObjectUnreadable, "mode warn: would be denied with 400: "+message)
+		o.mode, o.warnings = c.mode, []string{o.message}
+		return o, false
+	}
+	return outcome{mode: c.mode, code: http.StatusBadRequest, status: metav1.StatusReasonBadRequest, reason: ReasonObjectUnreadable, message: message}, false
 }
 
 // internal answers for a bug of belay.
@@ -190,7 +198,7 @@ func (h *Name) request(c *nameCall) naming.Request {
 func (c *nameCall) unnamed() bool {
 	m := c.object.Metadata
 	if c.phase == phaseMutate {
-		return m.Name == ""
+		return m.Name == "" && c.req.Name == ""
 	}
 	return m.GenerateName != "" && (c.mode == v1alpha1.ModeWarn || c.object.work() == "")
 }
@@ -270,6 +278,7 @@ func (h *Name) validate(ctx context.Context, c *nameCall) naming.Decision {
 	if in.Request.Work.Value = c.object.Metadata.Annotations[v1alpha1.WorkAnnotation]; in.Request.Work.Value == "" || c.mode == v1alpha1.ModeWarn {
 		in.Request.Work = c.policy.Expressions.Work(ctx, c.vars)
 	}
+	c.work = in.Request.Work.Value
 	in.Expected = c.policy.Expressions.Expected(ctx, h.limit(c), c.vars)
 	if in.Expected.Value != "" {
 		object, _ := c.vars[expr.VarObject].(map[string]any)
@@ -340,15 +349,25 @@ func left(ctx context.Context) time.Duration {
 	return time.Until(deadline)
 }
 
-// resource is where the object's kind is served, in the version of the request.
+// resource is where the object's kind is served, in the version of the request where the
+// policy names that: expressions compare both objects.
 func (h *Name) resource(c *nameCall) (v1alpha1.ResolvedResource, bool) {
-	i := slices.IndexFunc(c.policy.Kinds, func(r v1alpha1.ResolvedResource) bool {
-		return r.Group == c.req.Resource.Group && r.Resource == c.req.Resource.Resource
-	})
-	if i < 0 {
+	best := -1
+	for i, r := range c.policy.Kinds {
+		if r.Group != c.req.Resource.Group || r.Resource != c.req.Resource.Resource {
+			continue
+		}
+		if r.Version == c.req.Resource.Version {
+			return r, true
+		}
+		if best < 0 {
+			best = i
+		}
+	}
+	if best < 0 {
 		return v1alpha1.ResolvedResource{}, false
 	}
-	return c.policy.Kinds[i], true
+	return c.policy.Kinds[best], true
 }
 
 // existing reads the object that has the name, and what the policy makes of it.
@@ -365,9 +384,12 @@ func (h *Name) existing(ctx context.Context, c *nameCall, res v1alpha1.ResolvedR
 	if t := u.GetDeletionTimestamp(); t != nil {
 		o.Deleting = t.Time
 		if g := u.GetDeletionGracePeriodSeconds(); g != nil {
-			o.GraceSeconds = *g
+			// The API server writes down when the grace period ends.
+			o.GraceSeconds = min(*g, math.MaxInt32)
+			o.Deleting = t.Add(-time.Duration(o.GraceSeconds) * time.Second)
 		}
 	}
+	withoutSecrets(res.Group, res.Kind, u.Object)
 	if !o.Marked && c.policy.Adopt {
 		vars := map[string]any{expr.VarObject: u.Object, expr.VarRequest: c.vars[expr.VarRequest]}
 		// An object that the expressions fail on is foreign.
@@ -376,6 +398,10 @@ func (h *Name) existing(ctx context.Context, c *nameCall, res v1alpha1.ResolvedR
 	o.Phase = c.policy.Expressions.Phase(ctx, res.Group, res.Kind, u.Object)
 	if o.Phase.Finished {
 		o.Held, o.HoldProblem = c.policy.Expressions.Held(ctx, u.Object)
+	}
+	if ctx.Err() != nil {
+		// An expression that was cut short says nothing: the object would count as running.
+		return naming.ObjectFact{Cause: fact.CauseTimeout}
 	}
 	return naming.ObjectFact{State: fact.Known, Object: o}
 }
@@ -418,8 +444,8 @@ func (h *Name) outcome(c *nameCall, d naming.Decision, patch []byte) outcome {
 		cause = "belay.dev/" + string(d.Reason)
 	}
 	o.causes = []metav1.StatusCause{{Type: metav1.CauseType(cause), Message: d.Message, Field: "metadata.name"}}
-	if work := c.object.work(); work != "" && d.UID != "" {
-		o.causes = append(o.causes, metav1.StatusCause{Type: v1alpha1.CauseWork, Message: work, Field: "metadata.annotations[" + v1alpha1.WorkAnnotation + "]"})
+	if c.work != "" && (d.UID != "" || d.Cause == v1alpha1.CauseTerminating) {
+		o.causes = append(o.causes, metav1.StatusCause{Type: v1alpha1.CauseWork, Message: c.work, Field: "metadata.annotations[" + v1alpha1.WorkAnnotation + "]"})
 	}
 	return o
 }

@@ -26,12 +26,18 @@ func CompileNames(s v1alpha1.NamePolicySpec) (NameExpressions, error) {
 	var e NameExpressions
 	var err error
 	one := func(scope expr.Scope, field, source string, result expr.Result) *expr.Program {
-		if err != nil || source == "" {
+		if err != nil {
 			return nil
 		}
 		var p *expr.Program
 		p, err = expr.CompileIn(scope, field, source, result)
 		return p
+	}
+	may := func(scope expr.Scope, field, source string, result expr.Result) *expr.Program {
+		if source == "" {
+			return nil
+		}
+		return one(scope, field, source, result)
 	}
 	all := func(field string, sources []string) []*expr.Program {
 		var out []*expr.Program
@@ -46,11 +52,11 @@ func CompileNames(s v1alpha1.NamePolicySpec) (NameExpressions, error) {
 		e.key = all("spec.generate.key", s.Generate.Key)
 		verifying = expr.Verifying
 	}
-	e.verify = one(verifying, "spec.verify", s.Verify, expr.String)
+	e.verify = may(verifying, "spec.verify", s.Verify, expr.String)
 	e.identity = all("spec.identity", s.Identity)
-	e.finished = one(expr.Existing, "spec.finished", s.Finished, expr.Bool)
-	e.succeeded = one(expr.Existing, "spec.succeeded", s.Succeeded, expr.Bool)
-	e.hold = one(expr.Existing, "spec.hold", s.Hold, expr.Bool)
+	e.finished = may(expr.Existing, "spec.finished", s.Finished, expr.Bool)
+	e.succeeded = may(expr.Existing, "spec.succeeded", s.Succeeded, expr.Bool)
+	e.hold = may(expr.Existing, "spec.hold", s.Hold, expr.Bool)
 	return e, err
 }
 

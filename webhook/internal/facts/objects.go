@@ -110,6 +110,15 @@ func (o *Objects) PodsOf(ctx context.Context, namespace, job, uid string) naming
 	var out naming.PodsFact
 	cause := tryHard(ctx, func(ctx context.Context) error {
 		out = naming.PodsFact{State: fact.Absent}
+		if uid == "" {
+			// Nearly always nothing ever had the name. Whatever the API server has in memory
+			// will do to see that: Pods of a Job that is gone are older than its deletion. A
+			// consistent list waits for that memory to catch up, some 100 ms on a busy server.
+			had, err := o.metadata.Resource(pods).Namespace(namespace).List(ctx, metav1.ListOptions{LabelSelector: set.String(), ResourceVersion: "0"})
+			if err != nil || len(had.Items) == 0 {
+				return err
+			}
+		}
 		running, err := o.metadata.Resource(pods).Namespace(namespace).List(ctx, metav1.ListOptions{
 			LabelSelector: set.String(), FieldSelector: "status.phase!=Succeeded,status.phase!=Failed", Limit: naming.MaxPods + 1,
 		})
@@ -119,9 +128,8 @@ func (o *Objects) PodsOf(ctx context.Context, namespace, job, uid string) naming
 		if len(running.Items) > 0 {
 			out.State, out.More, out.Terminating = fact.Known, running.Continue != "", true
 			for _, p := range running.Items {
-				out.Names = append(out.Names, p.Name)
+				note(&out, p)
 				out.Terminating = out.Terminating && p.DeletionTimestamp != nil
-				out.Since = earlier(out.Since, p.DeletionTimestamp)
 			}
 			return nil
 		}
@@ -132,8 +140,7 @@ func (o *Objects) PodsOf(ctx context.Context, namespace, job, uid string) naming
 		for _, p := range ended.Items {
 			if p.DeletionTimestamp != nil {
 				out.State, out.Terminating = fact.Known, true
-				out.Names = append(out.Names, p.Name)
-				out.Since = earlier(out.Since, p.DeletionTimestamp)
+				note(&out, p)
 			}
 		}
 		return nil
@@ -144,11 +151,13 @@ func (o *Objects) PodsOf(ctx context.Context, namespace, job, uid string) naming
 	return out
 }
 
-func earlier(a time.Time, b *metav1.Time) time.Time {
-	if b == nil || (!a.IsZero() && a.Before(b.Time)) {
-		return a
+// note adds a Pod: in front of the others where none has been on its way out for longer.
+func note(f *naming.PodsFact, p metav1.PartialObjectMetadata) {
+	if d := p.DeletionTimestamp; d != nil && (f.Since.IsZero() || d.Time.Before(f.Since)) {
+		f.Names, f.Since = append([]string{p.Name}, f.Names...), d.Time
+		return
 	}
-	return b.Time
+	f.Names = append(f.Names, p.Name)
 }
 
 const (

@@ -19,6 +19,7 @@ import (
 type objects struct {
 	client.Reader
 	policies   map[string]*v1alpha1.OwnerPolicy
+	names      map[string]*v1alpha1.NamePolicy
 	namespaces map[string]map[string]string // labels
 	err        error
 	entries    []string // of the live registration
@@ -33,6 +34,11 @@ func (o *objects) Get(_ context.Context, key client.ObjectKey, obj client.Object
 	switch out := obj.(type) {
 	case *v1alpha1.OwnerPolicy:
 		if p := o.policies[key.Name]; p != nil {
+			p.DeepCopyInto(out)
+			return nil
+		}
+	case *v1alpha1.NamePolicy:
+		if p := o.names[key.Name]; p != nil {
 			p.DeepCopyInto(out)
 			return nil
 		}

@@ -62,7 +62,7 @@ func verify(in Input) (Decision, bool) {
 	case want.Value == r.Name:
 		return Decision{}, false
 	}
-	d := deny(v1alpha1.AnswerInvalid, ReasonWrongName, fmt.Sprintf("policy %q: %s must have the name %q; belay never renames, so create it under that name", in.Policy.Name, r.describe(), want.Value))
+	d := deny(v1alpha1.AnswerInvalid, ReasonWrongName, fmt.Sprintf("policy %q: %s must have the name %q; belay never renames, so create it under that name", in.Policy.Name, r.describe(), clip(want.Value)))
 	d.Cause = v1alpha1.CauseWrongName
 	return d, true
 }
@@ -154,7 +154,7 @@ func terminating(in Input) Decision {
 		reason = ReasonReplacing
 	}
 	d := wait(in, reason, fmt.Sprintf("%s is being deleted since %s, %s; try again", in.Request.describe(), clock(o.Deleting), holds))
-	if in.stuck(o.Deleting) {
+	if in.stuck(o.Deleting.Add(time.Duration(o.GraceSeconds) * time.Second)) {
 		d.Stuck = &Stuck{Name: in.Request.Name, UID: o.UID}
 	}
 	return d

@@ -311,6 +311,10 @@ func answers() map[string]row {
 			input(known(failedJob, deletingSince(now)), podless, mayDelete),
 			Decision{Answer: retry, RetryAfterSeconds: 1, Reason: ReasonTerminating, Cause: v1alpha1.CauseTerminating, UID: "job-uid", Message: `job "a" is being deleted since 2026-03-01 12:00:00 UTC, its deletion is under way; try again`},
 		},
+		"terminating for long, but within its grace period": {
+			input(known(deletingSince(now.Add(-StuckAfter)), func(o *Object) { o.GraceSeconds = 3600 })),
+			Decision{Answer: retry, RetryAfterSeconds: 1, Reason: ReasonTerminating, Cause: v1alpha1.CauseTerminating, UID: "job-uid"},
+		},
 		"N17: terminating for so long that somebody should know": {
 			input(known(deletingSince(now.Add(-StuckAfter)))),
 			Decision{Answer: retry, RetryAfterSeconds: 1, Reason: ReasonTerminating, Cause: v1alpha1.CauseTerminating, UID: "job-uid", Stuck: &Stuck{Name: "a", UID: "job-uid"}},
@@ -367,6 +371,16 @@ func TestDecide(t *testing.T) {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestGiveUp: admission asks a bounded number of times.
+func TestGiveUp(t *testing.T) {
+	t.Parallel()
+	got := GiveUp(input(known(failedJob)))
+	want := Decision{Answer: v1alpha1.AnswerTooManyRequests, RetryAfterSeconds: 1, Reason: ReasonNoTime, Cause: v1alpha1.CauseTerminating, Message: `what has the name of job "a" keeps changing; nothing is deleted, try again`}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
 	}
 }
 

@@ -60,8 +60,8 @@ func mutations() map[string]mutation {
 			in(nameless, func(in *MutateInput) { in.Request.HasGenerateName = false }),
 			Decision{Allowed: true, Reason: ReasonGenerated, SetName: "restore-abcdefghij", SetWork: thisWork, Message: named},
 		},
-		"a policy that makes no names leaves that to the API server": {
-			in(nameless, generating(false)), Decision{Allowed: true, Reason: ReasonServerNamed, Message: "the API server names the object"},
+		"a policy that makes no names leaves that to the API server, without a copied mark": {
+			in(nameless, generating(false)), Decision{Allowed: true, Reason: ReasonServerNamed, DropWork: true, Message: "the API server names the object"},
 		},
 		"a policy that makes no names marks": {
 			in(generating(false)), Decision{Allowed: true, Reason: ReasonMarked, SetWork: thisWork},
@@ -70,7 +70,7 @@ func mutations() map[string]mutation {
 		// the other.
 		"a name that the request carries elsewhere than in the object stays, too": {
 			in(nameless, func(in *MutateInput) { in.Request.Unnamed = false }),
-			Decision{Allowed: true, Reason: ReasonServerNamed, Message: "the API server names the object"},
+			Decision{Allowed: true, Reason: ReasonServerNamed, DropWork: true, Message: "the API server names the object"},
 		},
 		"the work cannot be told: an object without a mark would be foreign to its own retry": {
 			in(ofWork(Computed{Problem: "spec.identity[0]: no such key: work"})),
@@ -138,8 +138,11 @@ func TestN05_MutateNeverRenames(t *testing.T) {
 							if d.DropGenerateName && (d.SetName == "" && value != "" || !generateName) {
 								t.Errorf("%+v loses its generateName", in)
 							}
-							if d.SetWork != "" && operation != "CREATE" {
-								t.Errorf("%+v is marked", in)
+							if (d.SetWork != "" || d.DropWork) && operation != "CREATE" {
+								t.Errorf("%+v is changed", in)
+							}
+							if d.SetWork != "" && d.DropWork || d.SetName != "" && d.SetWork == "" {
+								t.Errorf("%+v is not marked: %+v", in, d)
 							}
 						}
 					}

@@ -89,10 +89,12 @@ type PodsFact struct {
 	// State is Absent where there are none.
 	State fact.State
 	Cause fact.Cause
-	// Names are some of them; More: there are others.
+	// Names are some of them, first the one that has been on its way out for longest;
+	// More: there are others.
 	Names []string
 	More  bool
-	// Terminating: the named ones are being deleted. Since is the earliest such time.
+	// Terminating: the named ones are being deleted. Since is the earliest such time,
+	// at the end of the grace period.
 	Terminating bool
 	Since       time.Time
 }

@@ -94,7 +94,12 @@ const (
 
 // waitForName returns when the target has gone, or the time is up.
 func (r Replacer) waitForName(ctx context.Context, t Target) {
-	ctx, cancel := context.WithTimeout(ctx, t.Wait)
+	wait := t.Wait
+	if deadline, ok := ctx.Deadline(); ok {
+		// Turn and DELETE have taken theirs, and what is there afterwards has to be read.
+		wait = min(wait, time.Until(deadline)-naming.MinReplace)
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	for pause := firstLook; ; pause = min(2*pause, longestLook) {
 		found, state, _ := r.Find.Existing(ctx, t.Resource, t.Namespace, t.Name)

@@ -22,10 +22,6 @@ const TurnLabel = "belay.dev/turn"
 // its admission.
 const TurnFor = 10 * time.Second
 
-// fresh is how long a holder may go on with a turn that it has without taking it
-// anew: creates that arrive together cost one write.
-const fresh = time.Second
-
 // Client creates, reads and takes over Leases.
 type Client interface {
 	Create(ctx context.Context, obj client.Object, opts ...client.CreateOption) error
@@ -79,6 +75,7 @@ func (t Turns) Version(ctx context.Context, turn Turn) (string, error) {
 // TurnFor.
 func (t Turns) Take(ctx context.Context, turn Turn) (mine bool, other string, err error) {
 	name, purpose, holder := turn.name(), turn.Purpose, turn.Holder
+	seen := "" // the version of the turn when it was first looked at
 	for range maxSteps {
 		lease := &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Namespace: t.Namespace, Name: name, Labels: map[string]string{"app.kubernetes.io/name": "belay", TurnLabel: purpose}},
@@ -99,13 +96,18 @@ func (t Turns) Take(ctx context.Context, turn Turn) (mine bool, other string, er
 		if err != nil {
 			return false, "", fmt.Errorf("reading a turn: %w", err)
 		}
+		if seen == "" {
+			seen = found.ResourceVersion
+		}
 		spent := turn.Spent != "" && found.ResourceVersion == turn.Spent
 		switch has := holderOf(&found); {
-		case has == holder && !spent && t.age(&found) < fresh:
-			return true, "", nil
+		case has == holder && found.ResourceVersion != seen:
+			return true, "", nil // taken for this work since then: it is not spent
 		case has != holder && !spent && t.age(&found) < TurnFor:
 			return false, has, nil
 		}
+		// Also where this work has it: it may have been for an object that has gone since,
+		// so that others count it as spent.
 		t.fill(&found, holder) // with its resourceVersion: one of several takes it over
 		err = t.Client.Update(ctx, &found)
 		if err == nil {

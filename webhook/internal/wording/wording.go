@@ -1,13 +1,17 @@
 // Package wording keeps other people's text fit for belay's messages.
 package wording
 
-import "strings"
+import (
+	"strings"
+	"unicode"
+)
 
 // OneLine replaces control characters by blanks: CEL's errors draw a picture, and a
-// message ends in a header, a log line, a condition.
+// message ends in a header, a log line, a condition. The API server drops a warning that
+// holds any of Unicode's, without a word.
 func OneLine(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if unicode.IsControl(r) {
 			return ' '
 		}
 		return r

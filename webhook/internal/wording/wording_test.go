@@ -3,6 +3,8 @@ package wording
 import (
 	"testing"
 	"unicode/utf8"
+
+	"k8s.io/apimachinery/pkg/util/net"
 )
 
 func TestClipCutsBetweenRunes(t *testing.T) {
@@ -36,7 +38,12 @@ func TestClipCutsBetweenRunes(t *testing.T) {
 
 func TestOneLine(t *testing.T) {
 	t.Parallel()
-	if got := OneLine("a\nb\tc\x7fd é"); got != "a b c d é" {
+	if got := OneLine("a\nb\tc\x7fd\u0085e é"); got != "a b c d e é" {
 		t.Errorf("got %q", got)
+	}
+	for r := range rune(0x100) {
+		if _, err := net.NewWarningHeader(299, "-", OneLine(string(r))); err != nil {
+			t.Errorf("the API server drops a warning with %q: %v", r, err)
+		}
 	}
 }

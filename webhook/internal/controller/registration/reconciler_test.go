@@ -97,6 +97,8 @@ func (kinds) Resolve(_, kind string) (v1alpha1.ResolvedResource, error) {
 		return builders.Jobs(), nil
 	case "Secret":
 		return builders.Secrets(), nil
+	case "Pod":
+		return builders.Pods(), nil
 	}
 	return v1alpha1.ResolvedResource{}, facts.ErrNoKind
 }
