@@ -76,7 +76,7 @@ func situations() map[string]situation {
 			return j
 		}
 	}
-	waits := func(err error) bool { return apierrors.IsTooManyRequests(err) }
+	waits := apierrors.IsTooManyRequests
 	return map[string]situation{
 		"nothing has the name":     {created: true},
 		"running the same archive": {setUp: in("monday"), new: is(felis.ErrAlreadyRestoring), old: nothing},
@@ -119,22 +119,6 @@ func failing(ctx context.Context, t *testing.T, s *stack.Stack, ns string, old b
 	j.Status.Active = 1
 	setOn(ctx, t, s, j, batchv1.JobFailureTarget)
 	return j
-}
-
-// setOn is set on a stack.
-func setOn(ctx context.Context, t *testing.T, s *stack.Stack, j *batchv1.Job, conditions ...batchv1.JobConditionType) {
-	t.Helper()
-	now := metav1.Now()
-	j.Status.StartTime = &now
-	for _, c := range conditions {
-		j.Status.Conditions = append(j.Status.Conditions, batchv1.JobCondition{Type: c, Status: corev1.ConditionTrue, LastTransitionTime: now, Reason: "Test"})
-		if c == batchv1.JobComplete {
-			j.Status.CompletionTime = &now
-		}
-	}
-	if err := s.Client.Status().Update(ctx, j); err != nil {
-		t.Fatalf("setting the status of job %s to %v: %v", j.Name, conditions, err)
-	}
 }
 
 // Felis' own algorithm, under its own rights, call by call.

@@ -151,12 +151,12 @@ func create[O client.Object](ctx context.Context, t *testing.T, c client.Client,
 // set writes the status of a Job that nobody manages.
 func set(ctx context.Context, t *testing.T, j *batchv1.Job, conditions ...batchv1.JobConditionType) {
 	t.Helper()
-	if err := trySet(ctx, j, conditions...); err != nil {
-		t.Fatalf("setting the status of job %s to %v: %v", j.Name, conditions, err)
-	}
+	setOn(ctx, t, shared, j, conditions...)
 }
 
-func trySet(ctx context.Context, j *batchv1.Job, conditions ...batchv1.JobConditionType) error {
+// setOn is set on a stack.
+func setOn(ctx context.Context, t *testing.T, s *stack.Stack, j *batchv1.Job, conditions ...batchv1.JobConditionType) {
+	t.Helper()
 	now := metav1.Now()
 	j.Status.StartTime = &now
 	for _, c := range conditions {
@@ -165,7 +165,9 @@ func trySet(ctx context.Context, j *batchv1.Job, conditions ...batchv1.JobCondit
 			j.Status.CompletionTime = &now
 		}
 	}
-	return shared.Client.Status().Update(ctx, j)
+	if err := s.Client.Status().Update(ctx, j); err != nil {
+		t.Fatalf("setting the status of job %s to %v: %v", j.Name, conditions, err)
+	}
 }
 
 // complete and fail are all that the Job controller writes when a Job ends.

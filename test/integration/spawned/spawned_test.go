@@ -120,7 +120,7 @@ func TestEtcdCut(t *testing.T) {
 	}
 	t.Run("200 rounds with random cuts", func(t *testing.T) {
 		with, without := newNamespace(ctx, t, s, v1alpha1.ModeEnforce), newNamespace(ctx, t, s, "")
-		seed := uint64(time.Now().UnixNano()) //nolint:gosec // a seed
+		seed := uint64(time.Now().UnixNano())
 		t.Logf("seed %d", seed)
 		ours := func(w stack.EtcdWrite) bool {
 			return strings.Contains(w.Key, "/"+with+"/") || strings.Contains(w.Key, "/"+without+"/")

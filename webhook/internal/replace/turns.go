@@ -13,7 +13,7 @@ import (
 	"github.com/belay-dev/belay/webhook/client/spawn/names"
 )
 
-// TurnLabel, on a Lease, says what its turn is for. belay-controller removes Leases
+// TurnLabel on a Lease says what its turn is for. belay-controller removes Leases
 // with it when they are long over.
 const TurnLabel = "belay.dev/turn"
 

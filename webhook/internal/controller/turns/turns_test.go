@@ -92,7 +92,7 @@ func (d *deletes) sweeper() *Sweeper {
 func (d *deletes) left(t *testing.T) []string {
 	t.Helper()
 	var list coordinationv1.LeaseList
-	if err := d.Client.List(t.Context(), &list); err != nil {
+	if err := d.List(t.Context(), &list); err != nil {
 		t.Fatal(err)
 	}
 	var out []string
