@@ -195,7 +195,7 @@ restore monday                             # the failed one is replaced, and it 
 # Spur: Pods with an owner and a mark, which Spur gives them neither of
 kubectl config set-context --current --namespace=%s
 kubectl get pods -o custom-columns='POD:.metadata.name,PHASE:.status.phase,OWNER:.metadata.ownerReferences[*].name,WORK:.metadata.annotations.belay\.dev/work'
-kubectl delete spurjobs --all              # Pods and Services go: a running Pod when its kubelet says so
+kubectl delete spurjobs --all              # the Service goes, Pods are being deleted: those that had not ended wait for a kubelet
 
 Ctrl-C ends it.
 `

@@ -150,8 +150,11 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	turns := replace.Turns{Client: live, Namespace: o.namespace}
 	n := &admission.Name{
 		Policies: policies.names, Modes: modes, Objects: objects, Turns: turns,
-		Replacer: replace.Replacer{Dynamic: dyn, Find: objects, Turns: turns},
-		Events:   tell, Log: log.WithName("name"), OwnNamespace: o.namespace,
+		Replacer: replace.Replacer{Dynamic: dyn, Find: objects, Turns: turns, Deleted: func(t replace.Target) {
+			log.Info("finished object deleted to make room", "policy", t.Policy, "namespace", t.Namespace, "resource", t.Resource.Resource, "name", t.Name, "uid", t.UID, "because", t.Because)
+			tell.Replaced(t)
+		}},
+		Events: tell, Log: log.WithName("name"), OwnNamespace: o.namespace,
 	}
 	// Asking the manager for the server is what makes it start it.
 	server = mgr.GetWebhookServer()
@@ -373,6 +376,13 @@ func (r reporter) Ambiguous(namespace string, candidates []owner.Object, message
 	}
 	r.Eventf(&corev1.ObjectReference{APIVersion: first.APIVersion, Kind: first.Kind, Namespace: namespace, Name: first.Name, UID: first.UID}, nil,
 		corev1.EventTypeWarning, v1alpha1.ReasonAmbiguous, "Own", "%s", message)
+}
+
+// Replaced tells, on a finished object, that it was deleted.
+func (r reporter) Replaced(t replace.Target) {
+	r.Eventf(&corev1.ObjectReference{
+		APIVersion: facts.ResourceOf(t.Resource).GroupVersion().String(), Kind: t.Resource.Kind, Namespace: t.Namespace, Name: t.Name, UID: t.UID,
+	}, nil, corev1.EventTypeNormal, v1alpha1.ReasonReplaced, "Replace", "finished (%s), and deleted to make room for the next run, as policy %q says", t.Because, t.Policy)
 }
 
 // Stuck tells, on what holds a name, that it has done so for long.

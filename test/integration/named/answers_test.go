@@ -1,7 +1,10 @@
 package named
 
 import (
+	"fmt"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
@@ -30,4 +33,16 @@ func TestAnswers(t *testing.T) {
 	if second.UID == first.UID {
 		t.Error("the finished job was not replaced")
 	}
+	eventually(ctx, t, "an event on what was deleted", func() error {
+		list, err := shared.Kube.EventsV1().Events(ns).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, e := range list.Items {
+			if e.Regarding.UID == first.UID && e.Reason == v1alpha1.ReasonReplaced && e.Note == `finished (Complete), and deleted to make room for the next run, as policy "answers" says` {
+				return nil
+			}
+		}
+		return fmt.Errorf("events %+v", list.Items)
+	})
 }

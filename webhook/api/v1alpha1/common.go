@@ -70,6 +70,10 @@ const (
 	ConditionRegistered = "Registered"
 )
 
+// ReasonReplaced is the reason of events on finished objects that were deleted to make
+// room for the next one of their name.
+const ReasonReplaced = "Replaced"
+
 // ReasonNameHeld is the reason of events on objects that have held a name for minutes
 // although they are being deleted, while others wait for it.
 const ReasonNameHeld = "NameHeld"

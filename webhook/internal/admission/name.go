@@ -328,7 +328,7 @@ func (h *Name) validate(ctx context.Context, c *nameCall) naming.Decision {
 			o := in.Facts.Existing.Object
 			replaced, cause := h.Replacer.Replace(ctx, replace.Target{
 				Resource: res, Namespace: c.req.Namespace, Name: in.Request.Name, UID: o.UID, ResourceVersion: o.ResourceVersion,
-				Propagation: c.policy.Propagation, Wait: min(c.policy.NameWait, left(ctx)-naming.MinReplace), By: string(c.req.UID),
+				Propagation: c.policy.Propagation, Wait: min(c.policy.NameWait, left(ctx)-naming.MinReplace), By: string(c.req.UID), Policy: c.policyName, Because: o.Phase.Because,
 			})
 			// What was known of the last object does not hold for what is there now.
 			in.Facts = naming.Facts{Replaced: replaced, ReplacedCause: cause, Right: in.Facts.Right, Existing: in.Facts.Existing}

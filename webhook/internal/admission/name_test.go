@@ -128,7 +128,7 @@ func TestMutateName(t *testing.T) {
 		},
 		"the work cannot be told, in warn mode": {
 			stage: inWarnMode, req: creatingJob(`{"metadata":{"name":"a","annotations":{}}}`),
-			want: want{reason: naming.ReasonExpressionFailed, warnings: []string{`belay: mode warn: would be denied with Forbidden: policy "restore": job "a" cannot be told from other work: spec.identity[0]: no such key: work`}},
+			want: want{reason: naming.ReasonExpressionFailed, warnings: []string{`belay: mode warn: would be denied with Forbidden: policy "restore": job "a": its work could not be computed: spec.identity[0]: no such key: work`}},
 		},
 		"the name cannot be made": {
 			spec: func(s *v1alpha1.NamePolicySpec) {
@@ -517,7 +517,7 @@ func TestWhatIsReplacedIsWhatWasLookedAt(t *testing.T) {
 	s.review(validating, creatingJob(markedJob))
 	want := []replace.Target{{
 		Resource: builders.Jobs(), Namespace: "lab", Name: "a", UID: "job-uid", ResourceVersion: "7",
-		Propagation: v1alpha1.PropagationForeground, Wait: time.Second, By: "review-uid",
+		Propagation: v1alpha1.PropagationForeground, Wait: time.Second, By: "review-uid", Policy: "restore", Because: "Failed",
 	}}
 	if diff := cmp.Diff(want, s.replaced); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -653,6 +653,16 @@ func TestWarnModeChangesNothing(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestWarnModeTrustsNoMark: nothing in warn mode has written it.
+func TestWarnModeTrustsNoMark(t *testing.T) {
+	t.Parallel()
+	s := setNames(t, nil).with(inWarnMode).with(func(s *nameStage) { s.there = job() })
+	resp := s.review(validating, creatingJob(strings.Replace(markedJob, monday, sunday, 1)))
+	if !resp.Allowed || resp.AuditAnnotations["reason"] != string(naming.ReasonSameWork) {
+		t.Errorf("%+v", resp)
 	}
 }
 

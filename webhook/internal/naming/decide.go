@@ -40,7 +40,7 @@ func Decide(in Input) Decision {
 		return d
 	}
 	if r.Work.Problem != "" {
-		return failed(in.Policy, r, "cannot be told from other work", r.Work)
+		return failed(in.Policy, r, "its work could not be computed", r.Work)
 	}
 	d := answer(in)
 	if d.Wish == WishNone && !d.Allowed && d.UID == "" && in.Facts.Existing.State == fact.Known {
@@ -54,7 +54,7 @@ func verify(in Input) (Decision, bool) {
 	r, want := in.Request, in.Expected
 	switch {
 	case want.Problem != "":
-		return failed(in.Policy, r, "cannot be checked for its name", want), true
+		return failed(in.Policy, r, "its name could not be checked", want), true
 	case want.Value == "":
 		return Decision{}, false
 	case in.Rule != "":
@@ -192,7 +192,7 @@ func replace(in Input) Decision {
 	case o.HoldProblem != "":
 		return in.denied(p.Answers.Finished, ReasonHoldUnknown, v1alpha1.CauseFinished, fmt.Sprintf("is finished (%s), but whether it is held could not be told, so it is kept: policy %q: %s", o.Phase.Because, p.Name, wording.OneLine(clip(o.HoldProblem))))
 	case o.Held:
-		return in.denied(p.Answers.Finished, ReasonHeld, v1alpha1.CauseFinished, fmt.Sprintf("is finished (%s), but policy %q holds it since somebody still needs it", o.Phase.Because, p.Name))
+		return in.denied(p.Answers.Finished, ReasonHeld, v1alpha1.CauseFinished, fmt.Sprintf("is finished (%s), but spec.hold of policy %q keeps it, since somebody still needs it", o.Phase.Because, p.Name))
 	}
 	if d, stop := pods(in); stop {
 		return d
@@ -241,11 +241,11 @@ func (in Input) otherWork() Decision {
 	if o.Work == "" {
 		return in.denied(in.Policy.Answers.OtherWork, ReasonForeign, v1alpha1.CauseOtherWork, fmt.Sprintf("exists and is not work that belay knows: it carries no %s (created %s); use another name, or delete it", v1alpha1.WorkAnnotation, clock(o.Created)))
 	}
-	state := "is running"
+	state, do := "is running", "wait for it or use another name"
 	if o.Phase.Finished {
-		state = "has run"
+		state, do = "has run", "use another name, or delete it"
 	}
-	d := in.denied(in.Policy.Answers.OtherWork, ReasonOtherWork, v1alpha1.CauseOtherWork, fmt.Sprintf("%s other work (work %s, created %s; this is work %s); wait for it or use another name", state, short(o.Work), clock(o.Created), short(in.Request.Work.Value)))
+	d := in.denied(in.Policy.Answers.OtherWork, ReasonOtherWork, v1alpha1.CauseOtherWork, fmt.Sprintf("%s other work (work %s, created %s; this is work %s); %s", state, short(o.Work), clock(o.Created), short(in.Request.Work.Value), do))
 	if o.Phase.Problem != "" {
 		d.Message += "; whether it is finished could not be told: " + wording.OneLine(clip(o.Phase.Problem))
 	}

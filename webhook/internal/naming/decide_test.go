@@ -195,7 +195,7 @@ func answers() map[string]row {
 		},
 		"finished, other work, coalescing": {
 			input(known(failedJob, otherWork), whenFinished(v1alpha1.FinishedCoalesce)),
-			Decision{Answer: v1alpha1.AnswerConflict, Reason: ReasonOtherWork, Cause: v1alpha1.CauseOtherWork, UID: "job-uid", Message: `job "a" has run other work (work zzzzzzzz…, created 2026-03-01 11:00:00 UTC; this is work aaaaaaaa…); wait for it or use another name`},
+			Decision{Answer: v1alpha1.AnswerConflict, Reason: ReasonOtherWork, Cause: v1alpha1.CauseOtherWork, UID: "job-uid", Message: `job "a" has run other work (work zzzzzzzz…, created 2026-03-01 11:00:00 UTC; this is work aaaaaaaa…); use another name, or delete it`},
 		},
 		"finished, foreign, coalescing": {
 			input(known(failedJob, unmarked), whenFinished(v1alpha1.FinishedCoalesce)),
@@ -338,19 +338,19 @@ func answers() map[string]row {
 		},
 		"the name that the policy wants could not be told": {
 			input(nothing, podless, expected(Computed{Problem: "spec.verify: no such key: x"})),
-			Decision{Answer: v1alpha1.AnswerForbidden, Reason: ReasonExpressionFailed, Message: `policy "restore": job "a" cannot be checked for its name: spec.verify: no such key: x`},
+			Decision{Answer: v1alpha1.AnswerForbidden, Reason: ReasonExpressionFailed, Message: `policy "restore": job "a" : its name could not be checked: spec.verify: no such key: x`},
 		},
 		"the name that the policy wants could not be told in time": {
 			input(nothing, podless, expected(Computed{Problem: "spec.verify: context deadline exceeded", Transient: true})),
-			Decision{Answer: v1alpha1.AnswerServiceUnavailable, RetryAfterSeconds: 1, Reason: ReasonExpressionFailed, Message: `policy "restore": job "a" cannot be checked for its name: spec.verify: context deadline exceeded`},
+			Decision{Answer: v1alpha1.AnswerServiceUnavailable, RetryAfterSeconds: 1, Reason: ReasonExpressionFailed, Message: `policy "restore": job "a" : its name could not be checked: spec.verify: context deadline exceeded`},
 		},
 		"the work could not be told": {
 			input(nothing, podless, ofWork(Computed{Problem: "spec.identity[0]: the expression costs more than the limit"})),
-			Decision{Answer: v1alpha1.AnswerForbidden, Reason: ReasonExpressionFailed, Message: `policy "restore": job "a" cannot be told from other work: spec.identity[0]: the expression costs more than the limit`},
+			Decision{Answer: v1alpha1.AnswerForbidden, Reason: ReasonExpressionFailed, Message: `policy "restore": job "a": its work could not be computed: spec.identity[0]: the expression costs more than the limit`},
 		},
 		"the work could not be told in time, ignoring": {
 			input(nothing, podless, ignoring, ofWork(Computed{Problem: "spec.identity[0]: context deadline exceeded", Transient: true})),
-			Decision{Allowed: true, Reason: ReasonExpressionFailed, Warnings: []string{`admitted unchecked: policy "restore": job "a" cannot be told from other work: spec.identity[0]: context deadline exceeded`}},
+			Decision{Allowed: true, Reason: ReasonExpressionFailed, Warnings: []string{`admitted unchecked: policy "restore": job "a": its work could not be computed: spec.identity[0]: context deadline exceeded`}},
 		},
 	}
 }

@@ -35,7 +35,7 @@ func Mutate(in MutateInput) Decision {
 		return marked(in, allow(ReasonMarked, fmt.Sprintf("%s is marked with work %s", r.describe(), r.Work.Value)))
 	}
 	if in.Generated.Problem != "" {
-		return failed(in.Policy, r, "cannot be named", in.Generated)
+		return failed(in.Policy, r, "its name could not be made", in.Generated)
 	}
 	d := allow(ReasonGenerated, fmt.Sprintf("a new %s is named %q, with work %s", r.kind(), in.Generated.Value, r.Work.Value))
 	d.SetName, d.DropGenerateName = in.Generated.Value, r.HasGenerateName
@@ -46,7 +46,7 @@ func Mutate(in MutateInput) Decision {
 // mark would answer every retry as foreign.
 func marked(in MutateInput, d Decision) Decision {
 	if in.Request.Work.Problem != "" {
-		return failed(in.Policy, in.Request, "cannot be told from other work", in.Request.Work)
+		return failed(in.Policy, in.Request, "its work could not be computed", in.Request.Work)
 	}
 	d.SetWork = in.Request.Work.Value
 	return d
@@ -55,7 +55,7 @@ func marked(in MutateInput, d Decision) Decision {
 // failed denies for an expression that failed: the policy cannot do what it is for.
 // Only where the time ran out can a retry help.
 func failed(p Policy, r Request, what string, c Computed) Decision {
-	message := fmt.Sprintf("policy %q: %s %s: %s", p.Name, r.describe(), what, wording.OneLine(clip(c.Problem)))
+	message := fmt.Sprintf("policy %q: %s: %s: %s", p.Name, r.describe(), what, wording.OneLine(clip(c.Problem)))
 	if c.Transient {
 		return unresolved(p, ReasonExpressionFailed, message)
 	}

@@ -74,7 +74,7 @@ func mutations() map[string]mutation {
 		},
 		"the work cannot be told: an object without a mark would be foreign to its own retry": {
 			in(ofWork(Computed{Problem: "spec.identity[0]: no such key: work"})),
-			Decision{Answer: v1alpha1.AnswerForbidden, Reason: ReasonExpressionFailed, Message: `policy "restore": job "a" cannot be told from other work: spec.identity[0]: no such key: work`},
+			Decision{Answer: v1alpha1.AnswerForbidden, Reason: ReasonExpressionFailed, Message: `policy "restore": job "a": its work could not be computed: spec.identity[0]: no such key: work`},
 		},
 		"the work cannot be told, ignoring: a retry would fail again": {
 			in(ignoring, ofWork(Computed{Problem: "spec.identity[0]: no such key: work"})),
@@ -86,11 +86,11 @@ func mutations() map[string]mutation {
 		},
 		"the work cannot be told in time, ignoring": {
 			in(ignoring, nameless, ofWork(Computed{Problem: "spec.identity[0]: context deadline exceeded", Transient: true})),
-			Decision{Allowed: true, Reason: ReasonExpressionFailed, Warnings: []string{`admitted unchecked: policy "restore": a new job cannot be told from other work: spec.identity[0]: context deadline exceeded`}},
+			Decision{Allowed: true, Reason: ReasonExpressionFailed, Warnings: []string{`admitted unchecked: policy "restore": a new job: its work could not be computed: spec.identity[0]: context deadline exceeded`}},
 		},
 		"the name cannot be made": {
 			in(nameless, generated(Computed{Problem: "spec.generate.prefix: no such key:\nx"})),
-			Decision{Answer: v1alpha1.AnswerForbidden, Reason: ReasonExpressionFailed, Message: `policy "restore": a new job cannot be named: spec.generate.prefix: no such key: x`},
+			Decision{Answer: v1alpha1.AnswerForbidden, Reason: ReasonExpressionFailed, Message: `policy "restore": a new job: its name could not be made: spec.generate.prefix: no such key: x`},
 		},
 		"a kind that is not known is an object": {
 			in(func(in *MutateInput) { in.Request.Kind = "" }),

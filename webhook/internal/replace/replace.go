@@ -32,6 +32,8 @@ type Target struct {
 	Wait time.Duration
 	// By identifies the request, so that its turn is its own.
 	By string
+	// Policy asked for it, and Because says why the object is finished: for the records.
+	Policy, Because string
 }
 
 // Replacer deletes finished objects.
@@ -39,6 +41,8 @@ type Replacer struct {
 	Dynamic dynamic.Interface
 	Find    Finder
 	Turns   Turns
+	// Deleted is told of each object that was deleted; nil for nobody.
+	Deleted func(t Target)
 }
 
 // purposeDelete marks the turns of deletions.
@@ -55,7 +59,11 @@ func (r Replacer) Replace(ctx context.Context, t Target) (naming.Replacement, fa
 	if mine {
 		err := r.delete(ctx, t)
 		switch {
-		case err == nil, apierrors.IsNotFound(err): // gone, by whomever
+		case err == nil:
+			if r.Deleted != nil {
+				r.Deleted(t)
+			}
+		case apierrors.IsNotFound(err): // gone, by whomever
 		case apierrors.IsConflict(err):
 			// Not the object that was decided on: look again, and wait for nothing.
 			return naming.ReplacementDone, ""
