@@ -47,7 +47,9 @@ type NamePolicyList struct {
 // The expressions are CEL, with the libraries of Kubernetes. generate, verify and
 // identity see the variables object (the one that is being created) and request
 // (namespace, name, operation, userInfo, dryRun); finished, succeeded and hold see
-// existing, the object that has the name.
+// existing, the object that has the name. The data of a Secret is in none of them.
+// Where generate, verify or identity fails on an object, its create is denied with
+// 403, whatever failurePolicy says.
 //
 // +kubebuilder:validation:XValidation:rule="self.kinds.all(k, !k.apiVersion.startsWith('belay.dev/'))",message="belay's own kinds cannot be named by it"
 // +kubebuilder:validation:XValidation:rule="self.nameWait.getSeconds() + 2 <= self.timeoutSeconds",message="nameWait must leave two seconds of timeoutSeconds for everything else"
@@ -66,7 +68,8 @@ type NamePolicySpec struct {
 	// +optional
 	Selector *metav1.LabelSelector `json:"selector,omitempty"`
 
-	// namespaceSelector narrows the opted-in namespaces further.
+	// namespaceSelector narrows the opted-in namespaces further. Empty selects all of
+	// them.
 	// +optional
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
 
@@ -80,14 +83,18 @@ type NamePolicySpec struct {
 	MatchConditions []MatchCondition `json:"matchConditions,omitempty"`
 
 	// generate names objects that are created without a name (with generateName, or
-	// with neither). Without it such objects are left to the API server.
+	// with neither). Without it such objects are left to the API server. The name is the
+	// prefix, a dash and ten characters of a digest over prefix and key: 63 bytes at
+	// most, and less where more is derived from it (Indexed Jobs, CronJobs,
+	// StatefulSets).
 	// +optional
 	Generate *NameGeneration `json:"generate,omitempty"`
 
 	// verify is a CEL expression that gives the name which the object must have. An
 	// object that says another one is denied, with the right one in the message. The
-	// empty string means that every name will do. With generate, the variable
-	// generated has the name that it gives.
+	// empty string means that every name will do. It sees object and request, and with
+	// generate also generated, the name that generate gives. Default none: every name
+	// will do.
 	// Example: "restore-" + object.metadata.labels["example.com/server"]
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -98,7 +105,8 @@ type NamePolicySpec struct {
 	// object is for: two objects with equal values are the same work. They are
 	// evaluated before other webhooks of the create, where belay comes first, and kept
 	// as a digest in the annotation belay.dev/work. Choose what the client itself
-	// says; the API server adds a random volume to every Pod, for one.
+	// says; the API server adds a random volume to every Pod, for one. They see object
+	// and request, and may give strings, numbers, booleans, or lists and maps of them.
 	// Example: object.metadata.annotations["example.com/backup"]
 	// +required
 	// +kubebuilder:validation:MinItems=1
@@ -111,7 +119,8 @@ type NamePolicySpec struct {
 	// finished is a CEL expression that says whether an existing object's work is
 	// done. Jobs and Pods need none: a Job is finished by its conditions Complete,
 	// Failed, SuccessCriteriaMet or FailureTarget, a Pod by its phase. Without it,
-	// objects of other kinds are never finished.
+	// objects of other kinds are never finished, and Replace is not accepted. It sees
+	// existing alone.
 	// Example: has(existing.status) && existing.status.phase in ["Done", "Failed"]
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -119,14 +128,16 @@ type NamePolicySpec struct {
 	Finished string `json:"finished,omitempty"`
 
 	// succeeded is a CEL expression that says whether an existing object that is
-	// finished has succeeded; it matters for settle only. Jobs and Pods need none.
+	// finished has succeeded; it matters for settle only. Jobs and Pods need none. It
+	// sees existing alone.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=4096
 	Succeeded string `json:"succeeded,omitempty"`
 
 	// hold is a CEL expression that forbids replacing a finished object while it is
-	// true, because somebody still needs it.
+	// true or fails, because somebody still needs it. It sees existing alone. Default
+	// none: nothing is held.
 	// Example: existing.metadata.?labels["example.com/then"].orValue("") == "pending"
 	// +optional
 	// +kubebuilder:validation:MinLength=1
@@ -144,6 +155,7 @@ type NamePolicySpec struct {
 	// settle is how long after its creation a finished object counts as running, if it
 	// succeeded and its work is the same: within that time the create is more likely
 	// the retry of one whose answer was lost than a new request. From 0s to 24h.
+	// Default 0s.
 	// +optional
 	// +kubebuilder:default="0s"
 	// +kubebuilder:validation:Type=string
@@ -153,21 +165,22 @@ type NamePolicySpec struct {
 
 	// propagation is how the replaced object's dependents are deleted. Background frees
 	// a name at once unless a finalizer holds it; Foreground holds it until the
-	// dependents that block it are gone; Orphan lets them live.
+	// dependents that block it are gone; Orphan lets them live. Default Background.
 	// +optional
 	// +kubebuilder:default=Background
 	Propagation Propagation `json:"propagation,omitempty"`
 
 	// waitForPods counts a Job's name as taken while one of its Pods still runs or is
 	// being deleted, also when the Job itself is finished or gone: the next attempt
-	// must not meet the stragglers of the last one.
+	// must not meet the stragglers of the last one. It is for Jobs only, and takes the
+	// right to list Pods. Default true.
 	// +optional
 	// +kubebuilder:default=true
 	WaitForPods *bool `json:"waitForPods,omitempty"`
 
 	// nameWait is how long a create that replaced an object is held until the name is
 	// free, before it is answered with 429. It must leave two seconds of timeoutSeconds
-	// for everything else. From 0s to 3s.
+	// for everything else. From 0s to 3s. Default 1s.
 	// +optional
 	// +kubebuilder:default="1s"
 	// +kubebuilder:validation:Type=string
@@ -177,7 +190,7 @@ type NamePolicySpec struct {
 
 	// adoptUnmarked computes the work of an existing object that carries no
 	// belay.dev/work from the object as it is. Otherwise such an object is other work.
-	// Either way belay deletes marked objects only.
+	// Either way belay deletes marked objects only. Default false.
 	// +optional
 	// +kubebuilder:default=false
 	AdoptUnmarked bool `json:"adoptUnmarked,omitempty"`
@@ -187,25 +200,26 @@ type NamePolicySpec struct {
 	// their work. Serialize: belay lets the creates of one work pass at a time and
 	// answers those of other work with 429 until they can be told from the stored
 	// object; this costs one write of a Lease in belay's namespace for each create.
+	// Default Storage.
 	// +optional
 	// +kubebuilder:default=Storage
 	Racing Racing `json:"racing,omitempty"`
 
 	// answers are the denials. Clients differ in what they make of them: some take
-	// every 409 for success.
+	// every 409 for success. Each has a default of its own.
 	// +optional
 	// +kubebuilder:default={}
 	Answers NameAnswers `json:"answers,omitzero"`
 
 	// failurePolicy is what happens to a create when belay cannot be reached, and also
 	// when belay cannot find out what is there: Fail denies it (with 503 and
-	// Retry-After in the latter case), Ignore admits it.
+	// Retry-After in the latter case), Ignore admits it. Default Fail.
 	// +optional
 	// +kubebuilder:default=Fail
 	FailurePolicy FailurePolicy `json:"failurePolicy,omitempty"`
 
 	// timeoutSeconds bounds one call of the API server to belay, which answers
-	// before it ends.
+	// before it ends. From 2 to 5, and at least 2 more than nameWait. Default 5.
 	// +optional
 	// +kubebuilder:default=5
 	// +kubebuilder:validation:Minimum=2
@@ -216,7 +230,8 @@ type NamePolicySpec struct {
 // NameGeneration makes names.
 type NameGeneration struct {
 	// prefix is a CEL expression that gives the readable part of the name. What a name
-	// may not hold becomes a dash, and what is too long is cut.
+	// may not hold becomes a dash, and what is too long is cut. It sees object and
+	// request.
 	// Example: "restore-" + object.metadata.labels["example.com/server"]
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -224,7 +239,7 @@ type NameGeneration struct {
 	Prefix string `json:"prefix"`
 	// key are CEL expressions whose values make the name: equal values give equal
 	// names, and any difference gives another one. They may give strings, numbers,
-	// booleans, or lists and maps of them.
+	// booleans, or lists and maps of them. They see object and request.
 	// +required
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=16
@@ -238,26 +253,27 @@ type NameGeneration struct {
 // code with its reason.
 type NameAnswers struct {
 	// sameWork is the answer when the object does the same work and runs, or counts as
-	// running. details.uid is its UID.
+	// running. details.uid is its UID. Default AlreadyExists.
 	// +optional
 	// +kubebuilder:default=AlreadyExists
 	// +kubebuilder:validation:Enum=AlreadyExists;Conflict;Invalid;Forbidden
 	SameWork Answer `json:"sameWork,omitempty"`
 	// otherWork is the answer when the object does other work, or carries no mark.
 	// Choose Invalid for clients that take every 409 for success, and AlreadyExists for
-	// clients that compare the work themselves.
+	// clients that compare the work themselves. Default Conflict.
 	// +optional
 	// +kubebuilder:default=Conflict
 	// +kubebuilder:validation:Enum=AlreadyExists;Conflict;Invalid;Forbidden;TooManyRequests
 	OtherWork Answer `json:"otherWork,omitempty"`
 	// finished is the answer when a finished object is in the way that may not be
-	// replaced: by Reject, by hold, or because it carries no mark.
+	// replaced, by Reject or by hold. Default Conflict.
 	// +optional
 	// +kubebuilder:default=Conflict
 	// +kubebuilder:validation:Enum=AlreadyExists;Conflict;Invalid;Forbidden
 	Finished Answer `json:"finished,omitempty"`
 	// terminating is the answer while the name is about to become free. Clients of
-	// client-go wait for TooManyRequests and ServiceUnavailable by themselves.
+	// client-go wait for TooManyRequests and ServiceUnavailable by themselves. Default
+	// TooManyRequests.
 	// +optional
 	// +kubebuilder:default=TooManyRequests
 	// +kubebuilder:validation:Enum=Conflict;Invalid;Forbidden;TooManyRequests;ServiceUnavailable
