@@ -6,14 +6,17 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	admissionv1 "k8s.io/api/admission/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 	"github.com/belay-dev/belay/webhook/client/spawn/names"
+	"github.com/belay-dev/belay/webhook/internal/fact"
 	"github.com/belay-dev/belay/webhook/internal/facts"
 	"github.com/belay-dev/belay/webhook/internal/naming"
 )
@@ -283,6 +286,60 @@ func FuzzNames(f *testing.F) {
 					t.Errorf("N25: a denial with %d", code)
 				}
 			}
+		}
+	})
+}
+
+// FuzzExistingObjects has objects of any shape hold the name: there is an answer, never a
+// panic, and what is deleted is marked, finished and not on its way out.
+func FuzzExistingObjects(f *testing.F) {
+	for _, s := range []string{
+		`{}`, `null`, `{"metadata":null}`, `{"metadata":{"uid":"u","annotations":{"belay.dev/work":"w"}},"status":{"conditions":[{"type":"Failed","status":"True"}]}}`,
+		`{"metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z","finalizers":["a"],"deletionGracePeriodSeconds":30}}`, `{"metadata":{"deletionTimestamp":"soon","annotations":[]}}`,
+		`{"metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z","deletionGracePeriodSeconds":9223372036854775807}}`, `{"metadata":{"annotations":{"belay.dev/work":7}},"status":[]}`,
+		`{"metadata":{"annotations":{"belay.dev/work":"` + monday + `","work":"monday"},"creationTimestamp":"2026-01-01T00:00:00Z"},"status":{"conditions":[{"type":"Complete","status":"True"}]}}`,
+	} {
+		f.Add([]byte(s), true, false)
+		f.Add([]byte(s), false, true)
+	}
+	type flags struct{ adopt, serialize bool }
+	policies := map[flags]*facts.NamePolicy{}
+	for _, k := range []flags{{false, false}, {true, false}, {false, true}, {true, true}} {
+		policies[k] = namePolicy(f, func(s *v1alpha1.NamePolicySpec) {
+			s.AdoptUnmarked, s.Settle.Duration = k.adopt, time.Hour
+			s.Hold = `existing.metadata.?labels["then"].orValue("") == "pending"`
+			if k.serialize {
+				s.Racing = v1alpha1.RacingSerialize
+			}
+		})
+	}
+	f.Fuzz(func(t *testing.T, object []byte, adopt, serialize bool) {
+		var there map[string]any
+		if !json.Valid(object) || utiljson.Unmarshal(object, &there) != nil || there == nil {
+			return
+		}
+		s := &nameStage{t: t, mode: v1alpha1.ModeEnforce, pods: naming.PodsFact{State: fact.Absent}, right: naming.RightFact{State: fact.Known}}
+		s.there = &unstructured.Unstructured{Object: there}
+		before := s.there.DeepCopy()
+		c := &nameCall{asked: asked{phase: phaseValidate, policyName: "restore", req: creatingJob(markedJob)}, policy: policies[flags{adopt, serialize}]}
+		h := s.handler()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		o := h.answer(ctx, c)
+		if o.reason == ReasonInternal || o.reason == "" {
+			t.Fatalf("%s on %s", o.reason, object)
+		}
+		if o.allowed && len(s.replaced) == 0 {
+			t.Errorf("admitted, and %s has the name", object)
+		}
+		if len(s.replaced) == 0 {
+			return
+		}
+		if before.GetAnnotations()[v1alpha1.WorkAnnotation] == "" || before.GetDeletionTimestamp() != nil || !naming.PhaseOf("batch", "Job", before.Object).Finished || before.GetLabels()["then"] == "pending" {
+			t.Errorf("%s is deleted", object)
+		}
+		if s.replaced[0].UID != before.GetUID() || s.replaced[0].ResourceVersion != before.GetResourceVersion() {
+			t.Errorf("%s is deleted as %+v", object, s.replaced[0])
 		}
 	})
 }

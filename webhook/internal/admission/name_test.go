@@ -539,12 +539,14 @@ func TestTheWaitForANameEndsInTime(t *testing.T) {
 	}
 }
 
-// TestTooLateNothingIsDeleted: with less time than a replacement takes there is none.
+// TestTooLateNothingIsDeleted: with less time than a replacement takes there is none. On a
+// busy machine all of the time may be over when the object has been read.
 func TestTooLateNothingIsDeleted(t *testing.T) {
 	t.Parallel()
 	s := setNames(t, nil).with(func(s *nameStage) { s.there = job(in("Failed")) })
 	resp := s.review(validating+"?timeout=240ms", creatingJob(markedJob))
-	if resp.Allowed || resp.Result.Code != 429 || resp.AuditAnnotations["reason"] != string(naming.ReasonNoTime) || len(s.sideEffects()) > 0 {
+	reason := naming.Reason(resp.AuditAnnotations["reason"])
+	if resp.Allowed || resp.Result.Details.RetryAfterSeconds != 1 || (reason != naming.ReasonNoTime && reason != naming.ReasonLookupFailed) || len(s.sideEffects()) > 0 {
 		t.Errorf("%+v after %v", resp.Result, s.calls)
 	}
 }
@@ -877,6 +879,20 @@ func TestAnExpressionThatIsCutShortSaysNothing(t *testing.T) {
 	}
 }
 
+// TestACopiedMarkDoesNotOutliveATimeout: an object whose work could not be told in time is
+// admitted, if the policy says so, but not with the mark of another one.
+func TestACopiedMarkDoesNotOutliveATimeout(t *testing.T) {
+	t.Parallel()
+	const ten = `[0,1,2,3,4,5,6,7,8,9]`
+	s := setNames(t, func(s *v1alpha1.NamePolicySpec) {
+		s.FailurePolicy, s.Identity = v1alpha1.FailureIgnore, []string{ten + `.map(a, ` + ten + `.map(b, ` + ten + `.map(c, object.metadata.name)))`}
+	})
+	resp := s.review(mutating+"?timeout=1ns", creatingJob(strings.Replace(markedJob, monday, sunday, 1)))
+	if want := `[{"op":"remove","path":"/metadata/annotations/belay.dev~1work"}]`; !resp.Allowed || string(resp.Patch) != want || len(resp.Warnings) != 1 {
+		t.Errorf("%s %+v", resp.Patch, resp)
+	}
+}
+
 // TestTheVersionOfTheRequestIsRead: expressions compare both objects, so that both have to
 // come in one version.
 func TestTheVersionOfTheRequestIsRead(t *testing.T) {
@@ -1092,7 +1108,7 @@ func TestConcurrentNamesDoNotMix(t *testing.T) {
 	wg.Wait()
 }
 
-// TestTheLogNamesWhatWasNamed: an object that came without a name is not one without
+// TestN01_TheLogNamesWhatWasNamed: an object that came without a name is not one without
 // identity in the log.
 func TestN01_TheLogNamesWhatWasNamed(t *testing.T) {
 	t.Parallel()

@@ -168,7 +168,7 @@ func answers() map[string]row {
 			Decision{Answer: v1alpha1.AnswerConflict, Reason: ReasonOtherWork, Cause: v1alpha1.CauseOtherWork, UID: "job-uid", Message: `job "a" is running other work (work zzzzzzzz…, created 2026-03-01 11:00:00 UTC; this is work aaaaaaaa…); wait for it or use another name; whether it is finished could not be told: spec.finished: no such key: phase`},
 		},
 		"N07: running, foreign": {
-			input(known(unmarked)),
+			input(known(markless)),
 			Decision{Answer: v1alpha1.AnswerConflict, Reason: ReasonForeign, Cause: v1alpha1.CauseOtherWork, UID: "job-uid", Message: `job "a" exists and is not work that belay knows: it carries no belay.dev/work (created 2026-03-01 11:00:00 UTC); use another name, or delete it`},
 		},
 
@@ -198,7 +198,7 @@ func answers() map[string]row {
 			Decision{Answer: v1alpha1.AnswerConflict, Reason: ReasonOtherWork, Cause: v1alpha1.CauseOtherWork, UID: "job-uid", Message: `job "a" has run other work (work zzzzzzzz…, created 2026-03-01 11:00:00 UTC; this is work aaaaaaaa…); use another name, or delete it`},
 		},
 		"finished, foreign, coalescing": {
-			input(known(failedJob, unmarked), whenFinished(v1alpha1.FinishedCoalesce)),
+			input(known(failedJob, markless), whenFinished(v1alpha1.FinishedCoalesce)),
 			Decision{Answer: v1alpha1.AnswerConflict, Reason: ReasonForeign, Cause: v1alpha1.CauseOtherWork, UID: "job-uid"},
 		},
 		"finished, rejecting": {
@@ -206,7 +206,7 @@ func answers() map[string]row {
 			Decision{Answer: v1alpha1.AnswerConflict, Reason: ReasonFinished, Cause: v1alpha1.CauseFinished, UID: "job-uid", Message: `job "a" is finished (Complete), and policy "restore" rejects a second run; delete it, or use another name`},
 		},
 		"N30: finished, foreign": {
-			input(known(failedJob, unmarked), podless, mayDelete),
+			input(known(failedJob, markless), podless, mayDelete),
 			Decision{Answer: v1alpha1.AnswerConflict, Reason: ReasonForeign, Cause: v1alpha1.CauseOtherWork, UID: "job-uid", Message: `job "a" is finished (Failed), but carries no mark of belay, which therefore does not delete it; delete it, or use another name`},
 		},
 		"N30: finished, adopted: known to be the same work, and still not belay's to delete": {
@@ -215,7 +215,7 @@ func answers() map[string]row {
 		},
 		"finished and held": {
 			input(known(failedJob, held), podless, mayDelete),
-			Decision{Answer: v1alpha1.AnswerConflict, Reason: ReasonHeld, Cause: v1alpha1.CauseFinished, UID: "job-uid", Message: `job "a" is finished (Failed), but policy "restore" holds it since somebody still needs it`},
+			Decision{Answer: v1alpha1.AnswerConflict, Reason: ReasonHeld, Cause: v1alpha1.CauseFinished, UID: "job-uid", Message: `job "a" is finished (Failed), but spec.hold of policy "restore" keeps it, since somebody still needs it`},
 		},
 		"finished, and whether it is held could not be told": {
 			input(known(failedJob, func(o *Object) { o.HoldProblem = "spec.hold: no such key:\nx" }), podless, mayDelete),
@@ -338,11 +338,11 @@ func answers() map[string]row {
 		},
 		"the name that the policy wants could not be told": {
 			input(nothing, podless, expected(Computed{Problem: "spec.verify: no such key: x"})),
-			Decision{Answer: v1alpha1.AnswerForbidden, Reason: ReasonExpressionFailed, Message: `policy "restore": job "a" : its name could not be checked: spec.verify: no such key: x`},
+			Decision{Answer: v1alpha1.AnswerForbidden, Reason: ReasonExpressionFailed, Message: `policy "restore": job "a": its name could not be checked: spec.verify: no such key: x`},
 		},
 		"the name that the policy wants could not be told in time": {
 			input(nothing, podless, expected(Computed{Problem: "spec.verify: context deadline exceeded", Transient: true})),
-			Decision{Answer: v1alpha1.AnswerServiceUnavailable, RetryAfterSeconds: 1, Reason: ReasonExpressionFailed, Message: `policy "restore": job "a" : its name could not be checked: spec.verify: context deadline exceeded`},
+			Decision{Answer: v1alpha1.AnswerServiceUnavailable, RetryAfterSeconds: 1, Reason: ReasonExpressionFailed, Message: `policy "restore": job "a": its name could not be checked: spec.verify: context deadline exceeded`},
 		},
 		"the work could not be told": {
 			input(nothing, podless, ofWork(Computed{Problem: "spec.identity[0]: the expression costs more than the limit"})),

@@ -43,7 +43,7 @@ func TestMessagesOfHostileObjectsAreOneBoundedLine(t *testing.T) {
 // An object without a mark is not the same work as a request whose work is empty.
 func TestNoWorkIsNotTheSameWork(t *testing.T) {
 	t.Parallel()
-	d := Decide(input(known(unmarked), func(in *Input) { in.Request.Work.Value = "" }))
+	d := Decide(input(known(markless), func(in *Input) { in.Request.Work.Value = "" }))
 	if d.Reason != ReasonForeign || d.Allowed {
 		t.Errorf("%+v", d)
 	}

@@ -27,15 +27,12 @@ func Mutate(in MutateInput) Decision {
 	if r.Name != "" || !r.Unnamed || !in.Policy.Generates {
 		if r.Name == "" {
 			// Names that the API server makes are never taken: there is nothing to answer.
-			// A mark that the client copied from somewhere would say otherwise.
-			d := allow(ReasonServerNamed, "the API server names the object")
-			d.DropWork = true
-			return d
+			return unmarked(allow(ReasonServerNamed, "the API server names the object"))
 		}
 		return marked(in, allow(ReasonMarked, fmt.Sprintf("%s is marked with work %s", r.describe(), r.Work.Value)))
 	}
 	if in.Generated.Problem != "" {
-		return failed(in.Policy, r, "its name could not be made", in.Generated)
+		return unmarked(failed(in.Policy, r, "its name could not be made", in.Generated))
 	}
 	d := allow(ReasonGenerated, fmt.Sprintf("a new %s is named %q, with work %s", r.kind(), in.Generated.Value, r.Work.Value))
 	d.SetName, d.DropGenerateName = in.Generated.Value, r.HasGenerateName
@@ -46,9 +43,16 @@ func Mutate(in MutateInput) Decision {
 // mark would answer every retry as foreign.
 func marked(in MutateInput, d Decision) Decision {
 	if in.Request.Work.Problem != "" {
-		return failed(in.Policy, in.Request, "its work could not be computed", in.Request.Work)
+		return unmarked(failed(in.Policy, in.Request, "its work could not be computed", in.Request.Work))
 	}
 	d.SetWork = in.Request.Work.Value
+	return d
+}
+
+// unmarked takes a mark away that the client copied from somewhere: the validating phase
+// would take it for belay's own.
+func unmarked(d Decision) Decision {
+	d.DropWork = d.Allowed
 	return d
 }
 

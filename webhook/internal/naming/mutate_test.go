@@ -86,7 +86,11 @@ func mutations() map[string]mutation {
 		},
 		"the work cannot be told in time, ignoring": {
 			in(ignoring, nameless, ofWork(Computed{Problem: "spec.identity[0]: context deadline exceeded", Transient: true})),
-			Decision{Allowed: true, Reason: ReasonExpressionFailed, Warnings: []string{`admitted unchecked: policy "restore": a new job: its work could not be computed: spec.identity[0]: context deadline exceeded`}},
+			Decision{Allowed: true, Reason: ReasonExpressionFailed, DropWork: true, Warnings: []string{`admitted unchecked: policy "restore": a new job: its work could not be computed: spec.identity[0]: context deadline exceeded`}},
+		},
+		"the name cannot be made in time, ignoring: a copied mark does not stay": {
+			in(ignoring, nameless, generated(Computed{Problem: "spec.generate.prefix: context deadline exceeded", Transient: true})),
+			Decision{Allowed: true, Reason: ReasonExpressionFailed, DropWork: true, Warnings: []string{`admitted unchecked: policy "restore": a new job: its name could not be made: spec.generate.prefix: context deadline exceeded`}},
 		},
 		"the name cannot be made": {
 			in(nameless, generated(Computed{Problem: "spec.generate.prefix: no such key:\nx"})),

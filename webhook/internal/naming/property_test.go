@@ -29,7 +29,7 @@ func existing() choices {
 		nothing,
 	}
 	keep := func(*Object) {}
-	for _, work := range []func(*Object){keep, otherWork, unmarked, adopted, func(o *Object) { o.Marked, o.Work = false, thatWork }} {
+	for _, work := range []func(*Object){keep, otherWork, markless, adopted, func(o *Object) { o.Marked, o.Work = false, thatWork }} {
 		for _, phase := range []func(*Object){keep, succeeded, failedJob, func(o *Object) { o.Phase.Problem = "spec.finished: no" }} {
 			for _, hold := range []func(*Object){keep, func(o *Object) { o.Held = true }, func(o *Object) { o.HoldProblem = "spec.hold: no" }} {
 				for _, age := range []func(*Object){keep, young} {

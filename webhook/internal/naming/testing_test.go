@@ -56,9 +56,9 @@ func nothing(in *Input) { in.Facts.Existing.State = fact.Absent }
 
 func otherWork(o *Object) { o.Work = thatWork }
 
-// unmarked is an object that belay did not let in; adopted is one whose work was
+// markless is an object that belay did not let in; adopted is one whose work was
 // computed all the same.
-func unmarked(o *Object) { o.Marked, o.Work = false, "" }
+func markless(o *Object) { o.Marked, o.Work = false, "" }
 func adopted(o *Object)  { o.Marked = false }
 
 func succeeded(o *Object) { o.Phase = Phase{Finished: true, Succeeded: true, Because: "Complete"} }

@@ -43,6 +43,8 @@ type cluster struct {
 	mu      sync.Mutex
 	deletes []clienttesting.DeleteActionImpl
 	looks   int
+	until   time.Time // the last look's deadline
+	told    []Target  // of deletions
 	// onDelete is what the API server says to a DELETE; nil: it takes the object away.
 	onDelete func() error
 	// seen is what is found under the name, after so many looks; nil: the Job while it is there.
@@ -71,10 +73,11 @@ func finishedJob(t *testing.T) *cluster {
 }
 
 // Existing makes the cluster a Finder.
-func (c *cluster) Existing(context.Context, v1alpha1.ResolvedResource, string, string) (*unstructured.Unstructured, fact.State, fact.Cause) {
+func (c *cluster) Existing(ctx context.Context, _ v1alpha1.ResolvedResource, _, _ string) (*unstructured.Unstructured, fact.State, fact.Cause) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.looks++
+	c.until, _ = ctx.Deadline()
 	uid, state := types.UID("job-uid"), fact.Known
 	if c.seen != nil {
 		uid, state = c.seen(c.looks)
@@ -90,7 +93,11 @@ func (c *cluster) Existing(context.Context, v1alpha1.ResolvedResource, string, s
 }
 
 func (c *cluster) replacer() Replacer {
-	return Replacer{Dynamic: c.dynamic, Find: c, Turns: c.turns.turns(c.clock)}
+	return Replacer{Dynamic: c.dynamic, Find: c, Turns: c.turns.turns(c.clock), Deleted: func(t Target) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.told = append(c.told, t)
+	}}
 }
 
 // target is the finished Job as it was when it was looked at.
@@ -178,7 +185,22 @@ func TestAnswersToTheDelete(t *testing.T) {
 			if len(cluster.deletes) != 1 {
 				t.Errorf("%d deletes", len(cluster.deletes))
 			}
+			// Only what belay has deleted itself, as far as it knows, is told.
+			if (len(cluster.told) > 0) != (c.err == nil) || len(cluster.told) > 1 {
+				t.Errorf("told of %+v", cluster.told)
+			}
 		})
+	}
+}
+
+// TestNobodyHasToBeTold of a deletion.
+func TestNobodyHasToBeTold(t *testing.T) {
+	t.Parallel()
+	cluster := finishedJob(t)
+	r := cluster.replacer()
+	r.Deleted = nil
+	if got, _ := r.Replace(t.Context(), target("review")); got != naming.ReplacementDone || len(cluster.deletes) != 1 {
+		t.Errorf("%v after %d deletes", got, len(cluster.deletes))
 	}
 }
 
@@ -314,8 +336,8 @@ func TestWaitingEnds(t *testing.T) {
 			if cluster.looks == 0 || cluster.looks > c.looks || c.free && cluster.looks != c.looks {
 				t.Errorf("%d looks, want %d", cluster.looks, c.looks)
 			}
-			if c.deadline > 0 && ctx.Err() != nil {
-				t.Error("there is no time left to look at what is there")
+			if end, ok := ctx.Deadline(); ok && end.Sub(cluster.until) < naming.MinReplace/2 {
+				t.Errorf("there are %s left to look at what is there", end.Sub(cluster.until))
 			}
 		})
 	}
@@ -360,7 +382,7 @@ func TestADeleteThatHangsLeavesTimeToLook(t *testing.T) {
 	cluster := finishedJob(t)
 	r := cluster.replacer()
 	r.Dynamic = d
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	if got, cause := r.Replace(ctx, target("review")); got != naming.ReplacementDone || cause != "" {
 		t.Errorf("%v %q", got, cause)
