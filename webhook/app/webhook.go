@@ -154,7 +154,8 @@ func (o *webhookOptions) run(ctx context.Context) error {
 			log.Info("finished object deleted to make room", "policy", t.Policy, "namespace", t.Namespace, "resource", t.Resource.Resource, "name", t.Name, "uid", t.UID, "because", t.Because)
 			tell.Replaced(t)
 		}},
-		Events: tell, Log: log.WithName("name"), OwnNamespace: o.namespace,
+		Overlaps: facts.NewOverlaps(cached, mgr.GetAPIReader()),
+		Events:   tell, Log: log.WithName("name"), OwnNamespace: o.namespace,
 	}
 	// Asking the manager for the server is what makes it start it.
 	server = mgr.GetWebhookServer()
@@ -359,6 +360,14 @@ func (g *gate) Get(ctx context.Context, key client.ObjectKey, obj client.Object,
 		return errNotSynced
 	}
 	return g.Reader.Get(ctx, key, obj, opts...)
+}
+
+// List reads the cache, once it is synced.
+func (g *gate) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if !g.synced.Load() {
+		return errNotSynced
+	}
+	return g.Reader.List(ctx, list, opts...)
 }
 
 // reporter writes events. The recorder sends them in the background and folds

@@ -268,7 +268,7 @@ func TestN19DependentsOfACustomResource(t *testing.T) {
 	// Finished, but somebody still needs it.
 	s := raw(ctx, t, shared, train(ns, "a", "one", labels))
 	answerIs(t, s, 409, "Conflict", v1alpha1.CauseFinished)
-	says(t, s.Message, "holds it")
+	says(t, s.Message, "spec.hold of policy", "keeps it")
 	if err := shared.Client.Patch(ctx, first, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"then":null}}}`))); err != nil {
 		t.Fatal(err)
 	}
@@ -434,6 +434,29 @@ func TestTheRequestersOwnRight(t *testing.T) {
 
 func deleter(ns string) *corev1.ServiceAccount {
 	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "deleters"}}
+}
+
+// Two policies about one object: the API server asks for both at once, and one could
+// delete what the other one holds. Both deny.
+func TestPoliciesThatOverlap(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	ns := namespace(ctx, t, shared, v1alpha1.ModeEnforce)
+	labels := policy(ctx, t, shared, "overlap", nil)
+	j := create(ctx, t, shared.Client, job(ns, "a", "one", labels))
+	fail(ctx, t, j)
+	policy(ctx, t, shared, "overlap-hold", func(s *v1alpha1.NamePolicySpec) {
+		s.Selector.MatchLabels = labels
+		s.Hold = "true"
+	})
+	for range 3 {
+		s := raw(ctx, t, shared, job(ns, "a", "one", labels))
+		answerIs(t, s, 403, "Forbidden", "belay.dev/PoliciesOverlap")
+		says(t, s.Message, `"overlap"`, `"overlap-hold"`, "selectors that exclude each other")
+	}
+	if liveUID(ctx, t, ns, "a") != j.UID {
+		t.Error("one policy deleted what the other one holds")
+	}
 }
 
 // Warn mode admits and tells, and neither marks, names nor deletes.

@@ -33,6 +33,9 @@ const (
 	// CauseOtherWork is the one by which it says that it is of another. It counts
 	// whatever the status code is: a policy chooses between 409 and 422.
 	CauseOtherWork metav1.CauseType = "belay.dev/other-work"
+	// CauseFinished is the one by which it says that the object in the way has finished
+	// and may not be replaced.
+	CauseFinished metav1.CauseType = "belay.dev/finished"
 )
 
 // Final marks an error of a [Call] as not worth a retry. It is nil for nil.
@@ -67,7 +70,7 @@ func Classify(err error) Class {
 	if errors.As(err, &final) || meta.IsNoMatchError(err) || runtime.IsNotRegisteredError(err) {
 		return Refused
 	}
-	if apierrors.HasStatusCause(err, CauseOtherWork) {
+	if apierrors.HasStatusCause(err, CauseOtherWork) || apierrors.HasStatusCause(err, CauseFinished) {
 		return Refused
 	}
 	if apierrors.HasStatusCause(err, CauseSameWork) || apierrors.IsAlreadyExists(err) {

@@ -1,6 +1,7 @@
 package spawn
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -89,7 +90,9 @@ func digestOf(values []any) (string, error) {
 		return "", err
 	}
 	var plain []any
-	if err := json.Unmarshal(raw, &plain); err != nil {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber() // ids of 64 bits are told apart
+	if err := d.Decode(&plain); err != nil {
 		return "", err
 	}
 	return names.Digest(plain...), nil

@@ -186,21 +186,23 @@ func standing(kind, name string, s facts.Standing, uncertain func(reason, messag
 // modeOf is the mode that counts for a request. Where there is none the outcome is
 // made. What cannot be found out counts as enforce: the API server has matched the
 // label.
-func modeOf(ctx context.Context, modes ModeGetter, own, namespace string) (mode string, o outcome) {
+//
+// known is false where the mode is only taken for enforce: nothing may be deleted then.
+func modeOf(ctx context.Context, modes ModeGetter, own, namespace string) (mode string, known bool, o outcome) {
 	switch {
 	case namespace == "":
-		return v1alpha1.ModeEnforce, outcome{} // cluster-scoped: the policy itself is the opt-in
+		return v1alpha1.ModeEnforce, true, outcome{} // cluster-scoped: the policy itself is the opt-in
 	case namespace == own || strings.HasPrefix(namespace, "kube-"):
-		return "", admitted(ReasonExcluded, "this namespace is never looked at")
+		return "", true, admitted(ReasonExcluded, "this namespace is never looked at")
 	}
 	mode, err := modes.Mode(ctx, namespace)
 	if err != nil {
-		return v1alpha1.ModeEnforce, outcome{}
+		return v1alpha1.ModeEnforce, false, outcome{}
 	}
 	if mode != v1alpha1.ModeEnforce && mode != v1alpha1.ModeWarn {
-		return "", admitted(ReasonNotOptedIn, "the namespace has no mode")
+		return "", true, admitted(ReasonNotOptedIn, "the namespace has no mode")
 	}
-	return mode, outcome{}
+	return mode, true, outcome{}
 }
 
 // variables are what an expression sees.

@@ -13,6 +13,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
@@ -53,6 +54,11 @@ type TurnTaker interface {
 	Version(ctx context.Context, t replace.Turn) (string, error)
 }
 
+// OverlapFinder finds another policy that is about the same object.
+type OverlapFinder interface {
+	Find(ctx context.Context, policy string, res v1alpha1.ResolvedResource, namespace string, object labels.Set) (string, error)
+}
+
 // StuckReporter tells people that a name has been held for long.
 type StuckReporter interface {
 	Stuck(s naming.Stuck, message string)
@@ -66,6 +72,7 @@ type Name struct {
 	Replacer Replacer
 	Turns    TurnTaker
 	Events   StuckReporter
+	Overlaps OverlapFinder
 	Log      logr.Logger
 	// OwnNamespace is belay's own, which is never looked at.
 	OwnNamespace string
@@ -84,9 +91,11 @@ type nameCall struct {
 	asked
 	policy *facts.NamePolicy
 	mode   string
-	object namedObject
-	raw    []byte
-	vars   map[string]any
+	// modeKnown is false where enforce is only assumed.
+	modeKnown bool
+	object    namedObject
+	raw       []byte
+	vars      map[string]any
 	// work is the digest that the validating phase goes by.
 	work string
 }
@@ -96,6 +105,7 @@ type namedObject struct {
 	Metadata *struct {
 		Name         string            `json:"name"`
 		GenerateName string            `json:"generateName"`
+		Labels       map[string]string `json:"labels"`
 		Annotations  map[string]string `json:"annotations"`
 	} `json:"metadata"`
 }
@@ -127,11 +137,11 @@ func (h *Name) answer(ctx context.Context, c *nameCall) (o outcome) {
 			o = h.internal(c)
 		}
 	}()
-	mode, excluded := modeOf(ctx, h.Modes, h.OwnNamespace, c.req.Namespace)
+	mode, known, excluded := modeOf(ctx, h.Modes, h.OwnNamespace, c.req.Namespace)
 	if mode == "" {
 		return excluded
 	}
-	c.mode = mode
+	c.mode, c.modeKnown = mode, known
 	if c.req.Operation != admissionv1.Create || c.req.SubResource != "" {
 		// Never looked into, whatever it is: the object of a DELETE is null.
 		return h.outcome(c, naming.Mutate(naming.MutateInput{Request: naming.Request{Operation: "OTHER"}}), nil)
@@ -284,10 +294,17 @@ func (h *Name) validate(ctx context.Context, c *nameCall) naming.Decision {
 		object, _ := c.vars[expr.VarObject].(map[string]any)
 		in.Rule = naming.CheckName(in.Expected.Value, in.Request.Group, in.Request.Kind, object)
 	}
+	res, ok := h.resource(c)
+	if ok {
+		var err error
+		if in.Overlap, err = h.Overlaps.Find(ctx, c.policyName, res, c.req.Namespace, c.object.Metadata.Labels); err != nil {
+			in.Facts.Existing.Cause = facts.CauseOf(err)
+			return naming.Decide(in)
+		}
+	}
 	if d := naming.Decide(in); d.Reason != naming.ReasonLookupFailed {
 		return d // nothing has to be looked up
 	}
-	res, ok := h.resource(c)
 	if !ok {
 		in.Facts.Existing.Cause = fact.CauseNoKind
 		return naming.Decide(in)
@@ -298,6 +315,9 @@ func (h *Name) validate(ctx context.Context, c *nameCall) naming.Decision {
 	}
 	for range rounds {
 		in.Facts.Now, in.Facts.Left = time.Now(), left(ctx)
+		if !c.modeKnown {
+			in.Facts.Left = 0 // nothing is deleted on a guess
+		}
 		d := naming.Decide(in)
 		switch d.Wish {
 		case naming.WishNone:

@@ -551,6 +551,29 @@ func TestTooLateNothingIsDeleted(t *testing.T) {
 	}
 }
 
+// TestNothingIsDeletedOnAGuess: not while the namespace's mode is not known, and not
+// while another policy may hold the object.
+func TestNothingIsDeletedOnAGuess(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(*nameStage)
+		reason naming.Reason
+	}{
+		"the mode is not known":           {func(s *nameStage) { s.modeErr = errors.New("away") }, naming.ReasonNoTime},
+		"another policy selects it":       {func(s *nameStage) { s.overlaps.policy = "other" }, naming.ReasonOverlap},
+		"other policies cannot be listed": {func(s *nameStage) { s.overlaps.err = errors.New("away") }, naming.ReasonLookupFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := setNames(t, nil).with(func(s *nameStage) { s.there = job(in("Failed")) }).with(c.change)
+			resp := s.review(validating, creatingJob(markedJob))
+			if resp.Allowed || naming.Reason(resp.AuditAnnotations["reason"]) != c.reason || len(s.sideEffects()) > 0 {
+				t.Errorf("%+v after %v", resp.Result, s.calls)
+			}
+		})
+	}
+}
+
 // TestTurnsAreOfTheName: what is taken turns for, and by whom.
 func TestTurnsAreOfTheName(t *testing.T) {
 	t.Parallel()

@@ -18,6 +18,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,6 +38,7 @@ import (
 type nameStage struct {
 	t *testing.T
 
+	overlaps overlapping
 	policies map[string]*facts.NamePolicy
 	standing facts.Standing // of policies that are not in the map
 	mode     string
@@ -227,6 +229,16 @@ func (s *nameStage) Version(context.Context, replace.Turn) (string, error) {
 	return s.version, nil
 }
 
+// overlapping is the policy that is about the object as well.
+type overlapping struct {
+	policy string
+	err    error
+}
+
+func (o overlapping) Find(context.Context, string, v1alpha1.ResolvedResource, string, labels.Set) (string, error) {
+	return o.policy, o.err
+}
+
 func (s *nameStage) Stuck(k naming.Stuck, _ string) {
 	s.note("stuck")
 	s.mu.Lock()
@@ -235,7 +247,7 @@ func (s *nameStage) Stuck(k naming.Stuck, _ string) {
 }
 
 func (s *nameStage) handler() *Name {
-	return &Name{Policies: s, Modes: s, Objects: s, Replacer: s, Turns: s, Events: s, Log: s.log, OwnNamespace: "belay-system"}
+	return &Name{Policies: s, Modes: s, Objects: s, Replacer: s, Turns: s, Events: s, Overlaps: s.overlaps, Log: s.log, OwnNamespace: "belay-system"}
 }
 
 // server serves the stage over HTTP, on the paths that the app registers.

@@ -147,7 +147,7 @@ func (h *Owner) answer(ctx context.Context, c *call, excluded *outcome) (decided
 			decided = true
 		}
 	}()
-	if c.mode, *excluded = modeOf(ctx, h.Modes, h.OwnNamespace, c.req.Namespace); c.mode == "" {
+	if c.mode, _, *excluded = modeOf(ctx, h.Modes, h.OwnNamespace, c.req.Namespace); c.mode == "" {
 		return false
 	}
 	h.decideCall(ctx, c)

@@ -95,9 +95,12 @@ const (
 	// labelJobName and labelControllerUID are what the Job controller puts on Pods.
 	labelJobName       = "batch.kubernetes.io/job-name"
 	labelControllerUID = "batch.kubernetes.io/controller-uid"
-	// maxFinishedPods bounds the Pods that are looked at for ones that are being
-	// deleted although they have ended, which takes a finalizer.
-	maxFinishedPods = 500
+	// podPage is how many Pods are read at once: anybody may put the labels on theirs,
+	// and 256 KiB of annotations as well.
+	podPage = 10
+	// maxPodPages bounds the Pods that are looked at in all. Those beyond are not waited
+	// for: a Job of thousands of Pods that all hang is found by the first of them.
+	maxPodPages = 20
 )
 
 // PodsOf finds the Pods of a Job that still run or are being deleted: of the Job with
@@ -107,40 +110,35 @@ func (o *Objects) PodsOf(ctx context.Context, namespace, job, uid string) naming
 	if uid != "" {
 		set = labels.Set{labelControllerUID: uid}
 	}
+	look := metav1.ListOptions{LabelSelector: set.String()}
 	var out naming.PodsFact
 	cause := tryHard(ctx, func(ctx context.Context) error {
 		out = naming.PodsFact{State: fact.Absent}
-		if uid == "" {
-			// Nearly always nothing ever had the name. Whatever the API server has in memory
-			// will do to see that: Pods of a Job that is gone are older than its deletion. A
-			// consistent list waits for that memory to catch up, some 100 ms on a busy server.
-			had, err := o.metadata.Resource(pods).Namespace(namespace).List(ctx, metav1.ListOptions{LabelSelector: set.String(), ResourceVersion: "0"})
-			if err != nil || len(had.Items) == 0 {
+		// Nearly always nothing ever had the name: one look, for one Pod.
+		had, err := o.pods(ctx, namespace, look, 1, 1)
+		if err != nil || len(had) == 0 {
+			return err
+		}
+		running := look
+		running.FieldSelector = "status.phase!=Succeeded,status.phase!=Failed"
+		for _, only := range []metav1.ListOptions{running, look} {
+			found, err := o.pods(ctx, namespace, only, podPage, maxPodPages)
+			if err != nil {
 				return err
 			}
-		}
-		running, err := o.metadata.Resource(pods).Namespace(namespace).List(ctx, metav1.ListOptions{
-			LabelSelector: set.String(), FieldSelector: "status.phase!=Succeeded,status.phase!=Failed", Limit: naming.MaxPods + 1,
-		})
-		if err != nil {
-			return err
-		}
-		if len(running.Items) > 0 {
-			out.State, out.More, out.Terminating = fact.Known, running.Continue != "", true
-			for _, p := range running.Items {
+			for _, p := range found {
+				// The labels are anybody's to set; of a Job that is there its reference tells.
+				if !ofJob(p, job, uid) || (only.FieldSelector == "" && p.deleting == nil) {
+					continue
+				}
+				if out.State == fact.Absent {
+					out.State, out.Terminating = fact.Known, true
+				}
+				out.Terminating = out.Terminating && p.deleting != nil
 				note(&out, p)
-				out.Terminating = out.Terminating && p.DeletionTimestamp != nil
 			}
-			return nil
-		}
-		ended, err := o.metadata.Resource(pods).Namespace(namespace).List(ctx, metav1.ListOptions{LabelSelector: set.String(), Limit: maxFinishedPods})
-		if err != nil {
-			return err
-		}
-		for _, p := range ended.Items {
-			if p.DeletionTimestamp != nil {
-				out.State, out.Terminating = fact.Known, true
-				note(&out, p)
+			if out.State == fact.Known {
+				return nil
 			}
 		}
 		return nil
@@ -151,13 +149,51 @@ func (o *Objects) PodsOf(ctx context.Context, namespace, job, uid string) naming
 	return out
 }
 
-// note adds a Pod: in front of the others where none has been on its way out for longer.
-func note(f *naming.PodsFact, p metav1.PartialObjectMetadata) {
-	if d := p.DeletionTimestamp; d != nil && (f.Since.IsZero() || d.Time.Before(f.Since)) {
-		f.Names, f.Since = append([]string{p.Name}, f.Names...), d.Time
-		return
+// livePod is what counts of a Pod.
+type livePod struct {
+	name     string
+	deleting *metav1.Time
+	owner    *metav1.OwnerReference
+}
+
+// pods reads Pods page by page, and keeps of each only what counts.
+func (o *Objects) pods(ctx context.Context, namespace string, options metav1.ListOptions, page int64, pages int) ([]livePod, error) {
+	var out []livePod
+	options.Limit = page
+	for range pages {
+		list, err := o.metadata.Resource(pods).Namespace(namespace).List(ctx, options)
+		if err != nil {
+			return nil, err
+		}
+		for i := range list.Items {
+			out = append(out, livePod{list.Items[i].Name, list.Items[i].DeletionTimestamp, metav1.GetControllerOf(&list.Items[i])})
+		}
+		if options.Continue = list.Continue; options.Continue == "" {
+			break
+		}
 	}
-	f.Names = append(f.Names, p.Name)
+	return out, nil
+}
+
+// ofJob reports whether the Job with that UID, or where it is not known one of that name,
+// is the Pod's controller. A Job that is gone may have left its Pods without any: deleting
+// one with default options does.
+func ofJob(p livePod, job, uid string) bool {
+	if uid == "" && p.owner == nil {
+		return true
+	}
+	return p.owner != nil && p.owner.Kind == "Job" && p.owner.Name == job && (uid == "" || string(p.owner.UID) == uid)
+}
+
+// note adds a Pod: in front of the others where none has been on its way out for longer.
+func note(f *naming.PodsFact, p livePod) {
+	switch {
+	case p.deleting != nil && (f.Since.IsZero() || p.deleting.Time.Before(f.Since)):
+		f.Names, f.Since = append([]string{p.name}, f.Names...), p.deleting.Time
+	case len(f.Names) <= naming.MaxPods:
+		f.Names = append(f.Names, p.name)
+	}
+	f.More = len(f.Names) > naming.MaxPods
 }
 
 const (

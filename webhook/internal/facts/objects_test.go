@@ -143,23 +143,28 @@ func TestExistingEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// pod is a Pod as the API server lists it; on its way out where deleting is not empty.
-func pod(name, deleting string) string {
-	if deleting == "" {
-		return object(name, "uid-of-"+name)
+// pod is a Pod of Job "a" as the API server lists it; on its way out where deleting is
+// not empty.
+func pod(name, deleting string) string { return podOf("a", "u", name, deleting) }
+
+func podOf(job, uid, name, deleting string) string {
+	more := []string{fmt.Sprintf(`"ownerReferences":[{"apiVersion":"batch/v1","kind":"Job","name":%q,"uid":%q,"controller":true}]`, job, uid)}
+	if deleting != "" {
+		more = append(more, fmt.Sprintf(`"deletionTimestamp":%q`, deleting))
 	}
-	return object(name, "uid-of-"+name, fmt.Sprintf(`"deletionTimestamp":%q`, deleting))
+	return object(name, "uid-of-"+name, more...)
 }
 
 func TestPodsOf(t *testing.T) {
 	t.Parallel()
 	const (
 		early, late = "2026-03-01T12:00:00Z", "2026-03-01T12:05:00Z"
-		byName      = "/api/v1/namespaces/lab/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed&labelSelector=batch.kubernetes.io%2Fjob-name%3Da&limit=4"
-		byUID       = "/api/v1/namespaces/lab/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed&labelSelector=batch.kubernetes.io%2Fcontroller-uid%3Du&limit=4"
-		memory      = "/api/v1/namespaces/lab/pods?labelSelector=batch.kubernetes.io%2Fjob-name%3Da&resourceVersion=0"
-		allName     = "/api/v1/namespaces/lab/pods?labelSelector=batch.kubernetes.io%2Fjob-name%3Da&limit=500"
-		allUID      = "/api/v1/namespaces/lab/pods?labelSelector=batch.kubernetes.io%2Fcontroller-uid%3Du&limit=500"
+		byName      = "/api/v1/namespaces/lab/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed&labelSelector=batch.kubernetes.io%2Fjob-name%3Da&limit=10"
+		byUID       = "/api/v1/namespaces/lab/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed&labelSelector=batch.kubernetes.io%2Fcontroller-uid%3Du&limit=10"
+		hadName     = "/api/v1/namespaces/lab/pods?labelSelector=batch.kubernetes.io%2Fjob-name%3Da&limit=1"
+		hadUID      = "/api/v1/namespaces/lab/pods?labelSelector=batch.kubernetes.io%2Fcontroller-uid%3Du&limit=1"
+		allName     = "/api/v1/namespaces/lab/pods?labelSelector=batch.kubernetes.io%2Fjob-name%3Da&limit=10"
+		allUID      = "/api/v1/namespaces/lab/pods?labelSelector=batch.kubernetes.io%2Fcontroller-uid%3Du&limit=10"
 	)
 	at := func(s string) time.Time {
 		out, err := time.Parse(time.RFC3339, s)
@@ -175,32 +180,34 @@ func TestPodsOf(t *testing.T) {
 	internal := failure(500, metav1.StatusReasonInternalError, "")
 	none, some := ok(listOf("")), ok(listOf("", pod("had", "")))
 	for name, c := range map[string]struct {
-		uid                   string
-		memory, first, second []answer // to the list from memory, to that of Pods that run, and to that of all
-		want                  naming.PodsFact
-		asked                 []string
+		uid                string
+		had, first, second []answer // to the look for one, to the list of Pods that run, and to that of all
+		want               naming.PodsFact
+		asked              []string
 	}{
-		"nothing ever had the name":                {"", []answer{none}, nil, nil, naming.PodsFact{State: fact.Absent}, []string{memory}},
-		"none is left":                             {"", []answer{some}, []answer{none}, []answer{none}, naming.PodsFact{State: fact.Absent}, []string{memory, byName, allName}},
-		"none of this Job":                         {"u", nil, []answer{none}, []answer{none}, naming.PodsFact{State: fact.Absent}, []string{byUID, allUID}},
-		"one runs":                                 {"", []answer{some}, []answer{ok(listOf("", pod("x", "")))}, nil, running("x"), []string{memory, byName}},
-		"one of this Job runs":                     {"u", nil, []answer{ok(listOf("", pod("x", "")))}, nil, running("x"), []string{byUID}},
-		"N10: one runs, and is ending":             {"", []answer{some}, []answer{ok(listOf("", pod("x", late)))}, nil, ending(late, "x"), []string{memory, byName}},
-		"one runs, another one is ending":          {"u", nil, []answer{ok(listOf("", pod("x", ""), pod("y", late)))}, nil, naming.PodsFact{State: fact.Known, Names: []string{"y", "x"}, Since: at(late)}, []string{byUID}},
-		"first the one that is ending for longest": {"u", nil, []answer{ok(listOf("", pod("x", late), pod("y", early), pod("z", late)))}, nil, ending(early, "y", "x", "z"), []string{byUID}},
-		"more than are read":                       {"u", nil, []answer{ok(listOf("more", pod("x", "")))}, nil, naming.PodsFact{State: fact.Known, Names: []string{"x"}, More: true}, []string{byUID}},
-		"N17: ended, but for a finalizer":          {"u", nil, []answer{none}, []answer{ok(listOf("", pod("done", ""), pod("x", late), pod("y", early)))}, ending(early, "y", "x"), []string{byUID, allUID}},
-		"ended, and kept":                          {"", []answer{some}, []answer{none}, []answer{ok(listOf("", pod("done", ""), pod("done2", "")))}, naming.PodsFact{State: fact.Absent}, []string{memory, byName, allName}},
-		"trouble that passes":                      {"u", nil, []answer{internal, ok(listOf("", pod("x", "")))}, nil, running("x"), []string{byUID, byUID}},
-		"trouble with the first list":              {"", []answer{internal, some}, []answer{ok(listOf("", pod("x", "")))}, nil, running("x"), []string{memory, memory, byName}},
-		"trouble with the last list":               {"u", nil, []answer{none}, []answer{internal, none}, naming.PodsFact{State: fact.Absent}, []string{byUID, allUID, byUID, allUID}},
-		"trouble that stays":                       {"", []answer{some}, []answer{internal}, nil, naming.PodsFact{Cause: fact.CauseServer}, []string{memory, byName, memory, byName, memory, byName}},
-		"a right that is missing":                  {"", []answer{failure(403, metav1.StatusReasonForbidden, "")}, nil, nil, naming.PodsFact{Cause: fact.CauseForbidden}, []string{memory}},
-		"Pods that are not served":                 {"", nil, nil, nil, naming.PodsFact{Cause: fact.CauseNoKind}, []string{memory}},
+		"nothing ever had the name":                {"", []answer{none}, nil, nil, naming.PodsFact{State: fact.Absent}, []string{hadName}},
+		"none is left":                             {"", []answer{some}, []answer{none}, []answer{none}, naming.PodsFact{State: fact.Absent}, []string{hadName, byName, allName}},
+		"none of this Job":                         {"u", []answer{none}, nil, nil, naming.PodsFact{State: fact.Absent}, []string{hadUID}},
+		"one runs":                                 {"", []answer{some}, []answer{ok(listOf("", pod("x", "")))}, nil, running("x"), []string{hadName, byName}},
+		"one of this Job runs":                     {"u", []answer{some}, []answer{ok(listOf("", pod("x", "")))}, nil, running("x"), []string{hadUID, byUID}},
+		"one that was orphaned runs":               {"", []answer{some}, []answer{ok(listOf("", object("x", "x"), podOf("b", "u", "y", "")))}, nil, running("x"), []string{hadName, byName}},
+		"a Pod that only has the labels":           {"u", []answer{some}, []answer{ok(listOf("", object("x", "x")))}, []answer{ok(listOf("", object("x", "x")))}, naming.PodsFact{State: fact.Absent}, []string{hadUID, byUID, allUID}},
+		"a Pod of another Job with the label":      {"u", []answer{some}, []answer{ok(listOf("", podOf("a", "v", "x", "")))}, []answer{none}, naming.PodsFact{State: fact.Absent}, []string{hadUID, byUID, allUID}},
+		"N10: one runs, and is ending":             {"", []answer{some}, []answer{ok(listOf("", pod("x", late)))}, nil, ending(late, "x"), []string{hadName, byName}},
+		"one runs, another one is ending":          {"u", []answer{some}, []answer{ok(listOf("", pod("x", ""), pod("y", late)))}, nil, naming.PodsFact{State: fact.Known, Names: []string{"y", "x"}, Since: at(late)}, []string{hadUID, byUID}},
+		"first the one that is ending for longest": {"u", []answer{some}, []answer{ok(listOf("", pod("x", late), pod("y", early), pod("z", late)))}, nil, ending(early, "y", "x", "z"), []string{hadUID, byUID}},
+		"more than are named":                      {"u", []answer{some}, []answer{ok(listOf("", pod("w", ""), pod("x", ""), pod("y", ""), pod("z", ""), pod("zz", "")))}, nil, naming.PodsFact{State: fact.Known, Names: []string{"w", "x", "y", "z"}, More: true}, []string{hadUID, byUID}},
+		"N17: ended, but for a finalizer":          {"u", []answer{some}, []answer{none}, []answer{ok(listOf("", pod("done", ""), pod("x", late), pod("y", early)))}, ending(early, "y", "x"), []string{hadUID, byUID, allUID}},
+		"ended, and kept":                          {"", []answer{some}, []answer{none}, []answer{ok(listOf("", pod("done", ""), pod("done2", "")))}, naming.PodsFact{State: fact.Absent}, []string{hadName, byName, allName}},
+		"trouble that passes":                      {"u", []answer{some, some}, []answer{internal, ok(listOf("", pod("x", "")))}, nil, running("x"), []string{hadUID, byUID, hadUID, byUID}},
+		"trouble with the first list":              {"", []answer{internal, some}, []answer{ok(listOf("", pod("x", "")))}, nil, running("x"), []string{hadName, hadName, byName}},
+		"trouble that stays":                       {"", []answer{some}, []answer{internal}, nil, naming.PodsFact{Cause: fact.CauseServer}, []string{hadName, byName, hadName, byName, hadName, byName}},
+		"a right that is missing":                  {"", []answer{failure(403, metav1.StatusReasonForbidden, "")}, nil, nil, naming.PodsFact{Cause: fact.CauseForbidden}, []string{hadName}},
+		"Pods that are not served":                 {"", nil, nil, nil, naming.PodsFact{Cause: fact.CauseNoKind}, []string{hadName}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, map[string][]answer{memory: c.memory, byName: c.first, byUID: c.first, allName: c.second, allUID: c.second})
+			s := serve(t, map[string][]answer{hadName: c.had, hadUID: c.had, byName: c.first, byUID: c.first, allName: c.second, allUID: c.second})
 			m, err := metadata.NewForConfig(&rest.Config{Host: s.URL, QPS: -1})
 			if err != nil {
 				t.Fatal(err)

@@ -118,13 +118,14 @@ func (s *Policies[O, C]) wasDeleted(name string) bool {
 // or longer ago than it remembers, and belay-controller is away: with failurePolicy
 // Fail a 404 would then refuse every create.
 func (s *Policies[O, C]) registered(ctx context.Context, name string) bool {
-	var c admissionregistrationv1.MutatingWebhookConfiguration
-	if err := s.live.Get(ctx, client.ObjectKey{Name: v1alpha1.ConfigurationName}, &c); err != nil {
-		return false
+	entry, key := name+s.kind.entryDomain, client.ObjectKey{Name: v1alpha1.ConfigurationName}
+	var m admissionregistrationv1.MutatingWebhookConfiguration
+	if err := s.live.Get(ctx, key, &m); err == nil && slices.ContainsFunc(m.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool { return w.Name == entry }) {
+		return true
 	}
-	return slices.ContainsFunc(c.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool {
-		return w.Name == name+s.kind.entryDomain
-	})
+	var v admissionregistrationv1.ValidatingWebhookConfiguration
+	err := s.live.Get(ctx, key, &v)
+	return err == nil && slices.ContainsFunc(v.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool { return w.Name == entry })
 }
 
 // compile compiles a spec once for each generation that came into force.

@@ -18,7 +18,9 @@ type Input struct {
 	// the rule that it breaks as a name.
 	Expected Computed
 	Rule     string
-	Facts    Facts
+	// Overlap is another policy in force that is about the object as well.
+	Overlap string
+	Facts   Facts
 }
 
 // Decide says what becomes of a create. It is asked again with more facts as long as
@@ -35,6 +37,11 @@ func Decide(in Input) Decision {
 	case r.Name == "", r.Unnamed && r.HasGenerateName:
 		// Named by the API server: nothing has that name, and if so it makes another.
 		return allow(ReasonServerNamed, "the API server names the object")
+	}
+	if in.Overlap != "" {
+		// The API server asks for both at once: one could delete what the other one holds,
+		// and the mark is that of whichever came last.
+		return stance(in.Policy, v1alpha1.AnswerForbidden, ReasonOverlap, fmt.Sprintf("the policies %q and %q are both about %s; give them selectors that exclude each other", in.Policy.Name, in.Overlap, r.describe()))
 	}
 	if d, stop := verify(in); stop {
 		return d
@@ -165,7 +172,7 @@ func finished(in Input) Decision {
 	o, p := in.Facts.Existing.Object, in.Policy
 	same := in.same()
 	age := in.Facts.Now.Sub(o.Created)
-	if same && o.Phase.Succeeded && age < p.Settle {
+	if same && o.Phase.Succeeded && p.Settle > 0 && age < p.Settle {
 		return in.sameWork(ReasonSettling, fmt.Sprintf("did this work and succeeded (%s), %s after it was created, which counts as running for %s", o.Phase.Because, age.Round(time.Second), p.Settle))
 	}
 	switch {
@@ -274,12 +281,17 @@ func GiveUp(in Input) Decision {
 // unresolved is the one place where the policy's stance on what could not be found
 // out is applied.
 func unresolved(p Policy, reason Reason, why string) Decision {
+	return stance(p, v1alpha1.AnswerServiceUnavailable, reason, why)
+}
+
+// stance denies, or admits with a warning, as the policy says.
+func stance(p Policy, answer v1alpha1.Answer, reason Reason, why string) Decision {
 	if p.FailurePolicy == v1alpha1.FailureIgnore {
 		d := allow(reason, why)
 		d.Warnings = []string{"admitted unchecked: " + why}
 		return d
 	}
-	return deny(v1alpha1.AnswerServiceUnavailable, reason, why)
+	return deny(answer, reason, why)
 }
 
 func allow(reason Reason, message string) Decision {

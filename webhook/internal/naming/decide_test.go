@@ -344,6 +344,10 @@ func answers() map[string]row {
 			input(nothing, podless, expected(Computed{Problem: "spec.verify: context deadline exceeded", Transient: true})),
 			Decision{Answer: v1alpha1.AnswerServiceUnavailable, RetryAfterSeconds: 1, Reason: ReasonExpressionFailed, Message: `policy "restore": job "a": its name could not be checked: spec.verify: context deadline exceeded`},
 		},
+		"another policy is about it as well": {
+			input(known(failedJob), podless, mayDelete, func(in *Input) { in.Overlap = "other" }),
+			Decision{Answer: v1alpha1.AnswerForbidden, Reason: ReasonOverlap, Message: `the policies "restore" and "other" are both about job "a"; give them selectors that exclude each other`},
+		},
 		"the work could not be told": {
 			input(nothing, podless, ofWork(Computed{Problem: "spec.identity[0]: the expression costs more than the limit"})),
 			Decision{Answer: v1alpha1.AnswerForbidden, Reason: ReasonExpressionFailed, Message: `policy "restore": job "a": its work could not be computed: spec.identity[0]: the expression costs more than the limit`},

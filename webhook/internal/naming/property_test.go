@@ -82,6 +82,7 @@ func moreChoices() []choices {
 		choices{keep, func(in *Input) { in.Request.HasGenerateName = true }},
 		choices{keep, keep, keep, ofWork(Computed{Problem: "spec.identity[0]: no"}), ofWork(Computed{Problem: "spec.identity[0]: late", Transient: true})},
 		choices{keep, keep, keep, expected(Computed{Value: "a"}, ""), expected(Computed{Value: "b"}, ""), expected(Computed{Value: "B"}, "is no name"), expected(Computed{Problem: "spec.verify: no"}, "")},
+		choices{keep, keep, keep, func(in *Input) { in.Overlap = "other" }},
 		choices{keep, keep, func(in *Input) { in.Facts.Pods = PodsFact{Cause: fact.CauseTimeout} }},
 		choices{keep, keep, func(in *Input) { in.Facts.Right = RightFact{Cause: fact.CauseServer} }},
 		choices{keep, keep, func(in *Input) { in.Facts.Replaced, in.Facts.ReplacedCause = ReplacementFailed, fact.CauseForbidden }},

@@ -48,6 +48,8 @@ const (
 	ReasonDeleteForbidden Reason = "DeleteForbidden"
 	// ReasonRace: a create of other work for this name is under way.
 	ReasonRace Reason = "Racing"
+	// ReasonOverlap: another policy is about the object as well.
+	ReasonOverlap Reason = "PoliciesOverlap"
 	// ReasonWrongName: the policy wants another name.
 	ReasonWrongName Reason = "WrongName"
 	// ReasonInvalidName: the policy's expression gives what cannot be a name.

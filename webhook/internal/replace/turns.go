@@ -22,6 +22,9 @@ const TurnLabel = "belay.dev/turn"
 // its admission.
 const TurnFor = 10 * time.Second
 
+// maxSkew is by how much the clocks of replicas may differ, as those of one cluster do.
+const maxSkew = 2 * time.Second
+
 // Client creates, reads and takes over Leases.
 type Client interface {
 	Create(ctx context.Context, obj client.Object, opts ...client.CreateOption) error
@@ -138,7 +141,11 @@ func (t Turns) age(l *coordinationv1.Lease) time.Duration {
 	if l.Spec.AcquireTime == nil {
 		return TurnFor
 	}
-	return t.now().Sub(l.Spec.AcquireTime.Time)
+	age := t.now().Sub(l.Spec.AcquireTime.Time)
+	if age < -maxSkew {
+		return TurnFor // taken in a future that is none: it must not block the name until then
+	}
+	return age
 }
 
 func holderOf(l *coordinationv1.Lease) string {

@@ -145,7 +145,8 @@ func TestTake(t *testing.T) {
 		"another one waits":                             {0, func(string) Turn { return turn("work-2") }, false, "work-1", "work-1", 0},
 		"another one waits to the end":                  {TurnFor - time.Millisecond, func(string) Turn { return turn("work-2") }, false, "work-1", "work-1", 0},
 		"another one takes over":                        {TurnFor, func(string) Turn { return turn("work-2") }, true, "", "work-2", TurnFor},
-		"a clock that is behind waits":                  {-time.Hour, func(string) Turn { return turn("work-2") }, false, "work-1", "work-1", 0},
+		"a clock that is behind a little waits":         {-maxSkew, func(string) Turn { return turn("work-2") }, false, "work-1", "work-1", 0},
+		"a turn from the future blocks nobody":          {-time.Hour, func(string) Turn { return turn("work-2") }, true, "", "work-2", -time.Hour},
 		"the turn is spent: another one takes over": {0, func(v string) Turn {
 			w := turn("work-2")
 			w.Spent = v

@@ -4,10 +4,12 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"hash"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -103,11 +105,26 @@ func write(h hash.Hash, v any) {
 	case float64:
 		number(h, v)
 	case int:
-		number(h, float64(v))
+		integer(h, int64(v))
 	case int64:
-		number(h, float64(v))
+		integer(h, v)
 	case uint64:
+		if v > exact {
+			write(h, strconv.FormatUint(v, 10))
+			return
+		}
 		number(h, float64(v))
+	case json.Number:
+		if i, err := v.Int64(); err == nil {
+			integer(h, i)
+			return
+		}
+		f, err := v.Float64()
+		if err != nil {
+			write(h, v.String())
+			return
+		}
+		number(h, f)
 	case []any:
 		tag(h, 'l', len(v))
 		for _, e := range v {
@@ -133,6 +150,19 @@ func write(h hash.Hash, v any) {
 
 func tag(h hash.Hash, kind byte, n int) {
 	_, _ = h.Write(binary.BigEndian.AppendUint64([]byte{kind}, uint64(n)))
+}
+
+// exact is the largest integer up to which all have a float64 of their own.
+const exact = 1 << 53
+
+// integer takes an integer that a float64 cannot hold for the text of its digits, as CEL
+// does when it makes JSON: two ids that differ in the last digit are two.
+func integer(h hash.Hash, i int64) {
+	if i > exact || i < -exact {
+		write(h, strconv.FormatInt(i, 10))
+		return
+	}
+	number(h, float64(i))
 }
 
 // number takes 1 and 1.0 for the same, as JSON does.
