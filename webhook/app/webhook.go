@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -128,7 +129,7 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	find, meta, err := reader(cfg, hc, mgr.GetRESTMapper())
+	find, metadata, err := reader(cfg, hc, mgr.GetRESTMapper())
 	if err != nil {
 		return err
 	}
@@ -146,7 +147,7 @@ func (o *webhookOptions) run(ctx context.Context) error {
 		Policies: policies.owners, Modes: modes, Facts: find, Anchors: live,
 		Events: tell, Log: log.WithName("owner"), OwnNamespace: o.namespace,
 	}
-	objects := facts.NewObjects(dyn, meta, live)
+	objects := facts.NewObjects(dyn, metadata, live)
 	turns := replace.Turns{Client: live, Namespace: o.namespace}
 	n := &admission.Name{
 		Policies: policies.names, Modes: modes, Objects: objects, Turns: turns,
@@ -299,6 +300,11 @@ func (o *webhookOptions) stores(ctx context.Context, mgr manager.Manager) (*gate
 // watchDeleted watches a kind of policy, and tells its store which were deleted.
 func watchDeleted[O client.Object](ctx context.Context, mgr manager.Manager, kind O, deleted func(O)) error {
 	inf, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+	if meta.IsNoMatchError(err) {
+		// An image that is newer than the CRDs: what is there must go on being served.
+		mgr.GetLogger().Error(err, "a kind of policy is not served; apply the CRDs of this release and restart")
+		return nil
+	}
 	if err == nil {
 		_, err = inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
 			if u, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {

@@ -9,6 +9,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/belay-dev/belay/test/builders"
 	"github.com/belay-dev/belay/test/integration/stack"
@@ -143,6 +144,23 @@ func TestRough(t *testing.T) {
 	}
 	t.Run("belay is away", func(t *testing.T) { belayIsAway(t, s) })
 	t.Run("a policy that is deleted lets go", func(t *testing.T) { deletedPolicy(t, s) })
+	t.Run("a webhook starts where the CRD is missing", func(t *testing.T) { withoutCRD(t, s) }) // last: it takes the CRD away
+}
+
+// withoutCRD: images may be rolled out before the CRDs. Owners go on being served.
+func withoutCRD(t *testing.T, s *stack.Stack) {
+	ctx := testContext(t)
+	crd := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
+	if err := s.Dynamic.Resource(crd).Delete(ctx, "namepolicies.belay.dev", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(ctx, t, "the CRD is gone", func() error {
+		_, err := s.Dynamic.Resource(crd).Get(ctx, "namepolicies.belay.dev", metav1.GetOptions{})
+		return mustBeNotFound(err)
+	})
+	if _, err := s.StartWebhook(ctx); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // belayIsAway: Fail refuses what no rule could check, Ignore admits it.

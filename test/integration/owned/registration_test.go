@@ -165,7 +165,7 @@ func notOptedIn(t *testing.T, s *stack.Stack) {
 	// Nor does an object that no policy names, in a namespace that did.
 	create(ctx, t, s.Kube, secret(opted, "other", nil))
 	other := otf.Job(opted, "run-1", "job-1")
-	other.Labels = nil
+	other.Labels, other.Spec.Template.Labels = nil, nil // the API server takes those of the template for its own
 	if _, err := s.Kube.BatchV1().Jobs(opted).Create(ctx, other, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
