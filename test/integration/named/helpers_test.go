@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -22,55 +21,20 @@ import (
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
 
-// bound is how long a test waits for what must happen: much longer than it takes,
-// so that a slow machine fails nothing.
-const bound = 60 * time.Second
+const bound = stack.Bound
 
-// testContext ends with the test, and after a while.
-func testContext(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
+func testContext(t *testing.T) context.Context { t.Helper(); return stack.TestContext(t) }
 
-// cleanup runs with a context of its own when the test is over.
-func cleanup(t *testing.T, f func(context.Context)) {
-	t.Helper()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), bound)
-		defer cancel()
-		f(ctx)
-	})
-}
+func cleanup(t *testing.T, f func(context.Context)) { t.Helper(); stack.Cleanup(t, f) }
 
-// eventually waits until a condition holds; check returns nil when it does.
 func eventually(ctx context.Context, t *testing.T, what string, check func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: %v", what, err)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
+	stack.Eventually(ctx, t, what, check)
 }
 
-// namespace makes a namespace that goes with the test.
 func namespace(ctx context.Context, t *testing.T, s *stack.Stack, mode string) string {
 	t.Helper()
-	ns, err := s.NewNamespace(ctx, "named", mode)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cleanup(t, func(ctx context.Context) { _ = s.Kube.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}) })
-	return ns
+	return s.TestNamespace(ctx, t, "named", mode)
 }
 
 // policy registers a NamePolicy that is the test's own: it acts on objects with the
@@ -245,12 +209,7 @@ func says(t *testing.T, message string, parts ...string) {
 	}
 }
 
-func mustBeNotFound(err error) error {
-	if err == nil {
-		return fmt.Errorf("it is still there")
-	}
-	return client.IgnoreNotFound(err)
-}
+func mustBeNotFound(err error) error { return stack.MustBeNotFound(err) }
 
 // optIn sets a namespace's mode, and waits until the API server and belay act on it.
 func optIn(ctx context.Context, t *testing.T, ns, mode string) {

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -25,34 +24,13 @@ import (
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
 
-// bound is how long a test waits for what must happen: much longer than it takes,
-// so that a slow machine fails nothing.
-const bound = 60 * time.Second
+const bound = stack.Bound
 
-// testContext ends with the test, and after a while.
-func testContext(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
+func testContext(t *testing.T) context.Context { t.Helper(); return stack.TestContext(t) }
 
-// eventually waits until a condition holds; check returns nil when it does.
 func eventually(ctx context.Context, t *testing.T, what string, check func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("%s: %v", what, err)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
+	stack.Eventually(ctx, t, what, check)
 }
 
 // warnings collects the warnings that a client gets.
@@ -103,19 +81,9 @@ func clientFor(t *testing.T, cfg *rest.Config) (kubernetes.Interface, *warnings)
 	return c, w
 }
 
-// namespace makes a namespace that goes with the test.
 func namespace(ctx context.Context, t *testing.T, s *stack.Stack, mode string) string {
 	t.Helper()
-	ns, err := s.NewNamespace(ctx, "owned", mode)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), bound)
-		defer cancel()
-		_ = s.Kube.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{})
-	})
-	return ns
+	return s.TestNamespace(ctx, t, "owned", mode)
 }
 
 // executor is OTF under its own service account, with the Role of its chart.
@@ -254,15 +222,7 @@ func waitGone(ctx context.Context, t *testing.T, s *stack.Stack, secret *corev1.
 	})
 }
 
-func mustBeNotFound(err error) error {
-	if err == nil {
-		return fmt.Errorf("it is still there")
-	}
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
-}
+func mustBeNotFound(err error) error { return stack.MustBeNotFound(err) }
 
 // events are the reasons of the events about an object, with their notes.
 func events(ctx context.Context, s *stack.Stack, ns string, uid types.UID) (map[string]string, error) {

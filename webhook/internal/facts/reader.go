@@ -74,27 +74,19 @@ type Query struct {
 // Find looks an object up, live: an owner's UID out of a cache may be stale, and a
 // stale UID is data loss. Transient errors are tried again until the context ends.
 func (r *Reader) Find(ctx context.Context, q Query) owner.Fact {
-	var err error
-	for try := range attempts {
-		var f owner.Fact
-		if f, err = r.try(ctx, q, attempts-try); err == nil {
-			return f
-		}
-		if c := CauseOf(err); c == fact.CauseForbidden || c == fact.CauseNoKind || !Pause(ctx) {
-			break
-		}
+	var f owner.Fact
+	cause := tryHard(ctx, func(ctx context.Context) (err error) {
+		f, err = r.ask(ctx, q)
+		return err
+	})
+	if cause != fact.CauseNotAsked {
+		return owner.Fact{Cause: cause}
 	}
-	return owner.Fact{Cause: CauseOf(err)}
+	return f
 }
 
-// try asks once, with its share of the time that is left, so that one lost packet
-// does not use up all of it.
-func (r *Reader) try(ctx context.Context, q Query, left int) (owner.Fact, error) {
-	if left > 1 {
-		var cancel context.CancelFunc
-		ctx, cancel = Attempt(ctx)
-		defer cancel()
-	}
+// ask asks once.
+func (r *Reader) ask(ctx context.Context, q Query) (owner.Fact, error) {
 	client := metadata.ResourceInterface(r.client.Resource(ResourceOf(q.Resource)))
 	if q.Resource.Namespaced {
 		client = r.client.Resource(ResourceOf(q.Resource)).Namespace(q.Namespace)

@@ -1,0 +1,73 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Bound is how long a test waits for what must happen: much longer than it takes, so
+// that a slow machine fails nothing.
+const Bound = 60 * time.Second
+
+// TestContext ends with the test, and after a while.
+func TestContext(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Cleanup runs with a context of its own when the test is over.
+func Cleanup(t testing.TB, f func(context.Context)) {
+	t.Helper()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), Bound)
+		defer cancel()
+		f(ctx)
+	})
+}
+
+// Eventually waits until a condition holds; check returns nil when it does.
+func Eventually(ctx context.Context, t testing.TB, what string, check func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, Bound)
+	defer cancel()
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("%s: %v", what, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// TestNamespace makes a namespace in a mode that goes with the test.
+func (s *Stack) TestNamespace(ctx context.Context, t testing.TB, prefix, mode string) string {
+	t.Helper()
+	ns, err := s.NewNamespace(ctx, prefix, mode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	Cleanup(t, func(ctx context.Context) { _ = s.Kube.CoreV1().Namespaces().Delete(ctx, ns, metav1.DeleteOptions{}) })
+	return ns
+}
+
+// MustBeNotFound is nil for the error of an object that is gone.
+func MustBeNotFound(err error) error {
+	if err == nil {
+		return fmt.Errorf("it is still there")
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
