@@ -1,12 +1,9 @@
 package admission
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -265,33 +262,13 @@ func (s *nameStage) server() *httptest.Server {
 // post sends a body and returns status and answer.
 func (s *nameStage) post(path string, body []byte) (int, string) {
 	s.t.Helper()
-	resp, err := http.Post(s.server().URL+path, "application/json", bytes.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	out, err := io.ReadAll(resp.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	if resp.Header.Get("Retry-After") != "" {
-		s.t.Error("N24: Retry-After on the HTTP level: the API server would wait by itself")
-	}
-	return resp.StatusCode, string(out)
+	return post(s.t, s.server(), path, body)
 }
 
 // review sends a request and returns the answer to it.
 func (s *nameStage) review(path string, req *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	s.t.Helper()
-	code, body := s.post(path, reviewOf(s.t, req))
-	if code != http.StatusOK {
-		s.t.Fatalf("HTTP %d: %s", code, body)
-	}
-	var out admissionv1.AdmissionReview
-	if err := json.Unmarshal([]byte(body), &out); err != nil || out.Response == nil {
-		s.t.Fatalf("%v: %s", err, body)
-	}
-	return out.Response
+	return review(s.t, s.server(), path, req)
 }
 
 const (

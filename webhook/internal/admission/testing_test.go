@@ -166,28 +166,41 @@ func (s *stage) server() *httptest.Server {
 // post sends a body and returns status and answer.
 func (s *stage) post(path string, body []byte) (int, string) {
 	s.t.Helper()
-	resp, err := http.Post(s.server().URL+path, "application/json", bytes.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	out, err := io.ReadAll(resp.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return resp.StatusCode, string(out)
+	return post(s.t, s.server(), path, body)
 }
 
 // review sends a request and returns the answer to it.
 func (s *stage) review(path string, req *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 	s.t.Helper()
-	code, body := s.post(path, reviewOf(s.t, req))
+	return review(s.t, s.server(), path, req)
+}
+
+func post(t *testing.T, srv *httptest.Server, path string, body []byte) (int, string) {
+	t.Helper()
+	resp, err := http.Post(srv.URL+path, "application/json", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	out, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.Header.Get("Retry-After") != "" {
+		t.Error("N24: Retry-After on the HTTP level: the API server would wait by itself")
+	}
+	return resp.StatusCode, string(out)
+}
+
+func review(t *testing.T, srv *httptest.Server, path string, req *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+	t.Helper()
+	code, body := post(t, srv, path, reviewOf(t, req))
 	if code != http.StatusOK {
-		s.t.Fatalf("HTTP %d: %s", code, body)
+		t.Fatalf("HTTP %d: %s", code, body)
 	}
 	var out admissionv1.AdmissionReview
 	if err := json.Unmarshal([]byte(body), &out); err != nil || out.Response == nil {
-		s.t.Fatalf("%v: %s", err, body)
+		t.Fatalf("%v: %s", err, body)
 	}
 	return out.Response
 }

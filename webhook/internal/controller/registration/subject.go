@@ -48,11 +48,7 @@ func (s ownerSubject) inForce() int64 {
 	return s.Status.InForce.Generation
 }
 
-func (s ownerSubject) put(v verdict) {
-	if s.Status.InForce == nil || !equality.Semantic.DeepEqual(s.Status.InForce, v.inForce) {
-		s.Status.InForce = v.inForce
-	}
-}
+func (s ownerSubject) put(v verdict) { s.Status.InForce = v.inForce }
 
 func (s ownerSubject) judge(ctx context.Context, r *Reconciler) verdict {
 	return accept(s.OwnerPolicy, r.observe(ctx, s.OwnerPolicy))
@@ -74,11 +70,7 @@ func (s nameSubject) inForce() int64 {
 	return s.Status.InForce.Generation
 }
 
-func (s nameSubject) put(v verdict) {
-	if s.Status.InForce == nil || !equality.Semantic.DeepEqual(s.Status.InForce, v.nameInForce) {
-		s.Status.InForce = v.nameInForce
-	}
-}
+func (s nameSubject) put(v verdict) { s.Status.InForce = v.nameInForce }
 
 func (s nameSubject) judge(ctx context.Context, r *Reconciler) verdict {
 	return acceptName(s.NamePolicy, r.observeName(ctx, s.NamePolicy))
