@@ -34,6 +34,7 @@ CONTROLLER_GEN := $(call tool,controller-gen,hack/tools)
 KUSTOMIZE := $(call tool,kustomize,hack/tools)
 GOVULNCHECK := $(call tool,govulncheck,hack/tools)
 GOLANGCI_LINT := $(call tool,golangci-lint,hack/tools/golangci-lint)
+HELM := $(call tool,helm,hack/tools/helm)
 
 ##@ Everyday
 
@@ -111,27 +112,35 @@ bench: ## run the benchmarks that match BENCH
 ##@ Verifying
 
 .PHONY: verify
-verify: verify-generate verify-format lint vet walls verify-tidy verify-manifests ## check all that a change must keep: generated files, format, lint, walls, modules, manifests
+verify: verify-generate verify-format lint vet walls verify-tidy verify-manifests verify-chart ## check all that a change must keep: generated files, format, lint, walls, modules, manifests, chart
 	$(call say,verified)
 
 .PHONY: generate
-generate: $(CONTROLLER_GEN) ## generate deep copies and CRDs from webhook/api
+generate: $(CONTROLLER_GEN) ## generate deep copies, CRDs and the chart's CRDs from webhook/api
 	$(call say,generating from webhook/api)
-	@{ grep -ls controller-gen.kubebuilder.io/version manifests/crds/*.yaml || true; } | xargs -r rm -f
 	$(CONTROLLER_GEN) object paths=./webhook/api/...
+	@$(MAKE) --no-print-directory -C manifests helm-gen-crds
+
+# The first part of "make -C manifests helm-gen-crds".
+.PHONY: crds
+crds: $(CONTROLLER_GEN)
+	@{ grep -ls controller-gen.kubebuilder.io/version manifests/crds/*.yaml || true; } | xargs -r rm -f
 	$(CONTROLLER_GEN) crd paths=./webhook/api/... output:crd:dir=manifests/crds
 
 # Sums are compared rather than "git status", so that types can be verified before they are committed.
-sums = find webhook/api manifests/crds \( -name 'zz_generated*' -o -name '*.yaml' \) -exec cksum {} + | sort -k3
+sums = find webhook/api manifests/crds manifests/charts -type f \( -name 'zz_generated*' -o -path 'manifests/*' \) -exec cksum {} + | sort -k3
 
 .PHONY: verify-generate
-verify-generate: $(CONTROLLER_GEN) ## generate, and fail if that changed a file
+verify-generate: $(CONTROLLER_GEN) ## generate, and fail if that changed, added or removed a file
 	@before="$$($(sums))"; \
 	$(MAKE) --no-print-directory generate; \
 	after="$$($(sums))"; \
 	if [ "$$before" != "$$after" ]; then \
 		echo 'generated files were out of date; they are written anew now, commit them:' >&2; \
-		diff <(echo "$$before") <(echo "$$after") | sed -n 's/^[<>] [0-9]* [0-9]* /  /p' | sort -u >&2; \
+		{ diff <(echo "$$before") <(echo "$$after") || true; } | \
+			awk '/^</ { was[$$4] = 1 } /^>/ { is[$$4] = 1 } \
+				END { for (f in was) print "  " (f in is ? "changed" : "removed"), f; for (f in is) if (!(f in was)) print "  added  ", f }' | \
+			sort -k2 >&2; \
 		exit 1; \
 	fi
 
@@ -177,6 +186,12 @@ verify-manifests: $(KUSTOMIZE) ## build every kustomization below manifests/
 		$(KUSTOMIZE) build "$$dir" | awk '/^kind:/ { count++ } END { print count+0 " objects" }'; \
 	done
 
+.PHONY: verify-chart
+verify-chart: $(HELM) $(KUSTOMIZE) ## lint the chart, and compare its CRDs with those of manifests/crds
+	$(call say,chart)
+	$(HELM) lint --strict --quiet manifests/charts/belay
+	BELAY_HELM=$(CURDIR)/$(HELM) BELAY_KUSTOMIZE=$(CURDIR)/$(KUSTOMIZE) go test -count=1 ./test/charts/...
+
 .PHONY: vuln
 vuln: $(GOVULNCHECK) ## look for known vulnerabilities; needs the network, and is no part of verify
 	$(call say,govulncheck)
@@ -209,3 +224,7 @@ $(GOVULNCHECK):
 $(GOLANGCI_LINT):
 	$(call say,building golangci-lint (about 4 minutes on two cores the first time))
 	go build -C hack/tools/golangci-lint -o $(CURDIR)/$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+$(HELM):
+	$(call say,building helm (about 3 minutes on two cores the first time))
+	go build -C hack/tools/helm -o $(CURDIR)/$@ helm.sh/helm/v4/cmd/helm

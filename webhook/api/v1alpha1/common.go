@@ -18,6 +18,18 @@ const (
 	// that it is for. It is belay's mark as well: only objects that carry it are ever
 	// replaced.
 	WorkAnnotation = "belay.dev/work"
+	// AllowRecoveryAnnotation, set to "true" on an object that has failed without a record
+	// of its Pods, lets it recover once without evidence. belay-controller takes it off
+	// again when the object has left its failed phase.
+	AllowRecoveryAnnotation = "belay.dev/allow-recovery"
+	// MainReadyCondition is the condition of a Pod by which belay's sidecar reports on its
+	// main container. Its message begins with the ID of the container that it is about and
+	// a colon with a blank; its lastProbeTime is when the report came.
+	MainReadyCondition = "belay.dev/MainReady"
+	// NoPodUID in a record is no Pod's UID. Beside others it says that more Pods failed than
+	// the record has room for; alone, that the object failed and nothing was recorded.
+	// Either way no evidence can ever be found for it.
+	NoPodUID = "00000000-0000-0000-0000-000000000000"
 )
 
 // Types of the causes in the answers of a NamePolicy, in details.causes. They are for
@@ -51,6 +63,8 @@ const (
 	OwnerEntryDomain = ".owner.belay.dev"
 	// NameEntryDomain ends the names of the entries of NamePolicies.
 	NameEntryDomain = ".name.belay.dev"
+	// RecoveryEntryDomain ends the names of the entries of RecoveryPolicies.
+	RecoveryEntryDomain = ".recovery.belay.dev"
 )
 
 // Values of ModeLabel.
@@ -78,6 +92,20 @@ const ReasonReplaced = "Replaced"
 // although they are being deleted, while others wait for it.
 const ReasonNameHeld = "NameHeld"
 
+// Reasons of events on objects that a RecoveryPolicy is about.
+const (
+	// ReasonRecovered: belay brought the object back, since the Pods that had failed are
+	// ready again.
+	ReasonRecovered = "Recovered"
+	// ReasonNotRecoverable: the object cannot recover any more; the message says why.
+	ReasonNotRecoverable = "NotRecoverable"
+	// ReasonRecoveryFailed: the API server refused what belay wrote to bring it back.
+	ReasonRecoveryFailed = "RecoveryFailed"
+	// ReasonRecoveryAllowed: the object has recovered without evidence, since its
+	// annotation belay.dev/allow-recovery allowed it.
+	ReasonRecoveryAllowed = "RecoveryAllowed"
+)
+
 // Reasons of the conditions Accepted and Registered.
 const (
 	// ReasonAccepted: the spec compiles, its kinds are served, belay has the rights.
@@ -95,6 +123,20 @@ const (
 	ReasonScopeMismatch = "ScopeMismatch"
 	// ReasonInvalidSpec: fields do not go together; the message says which.
 	ReasonInvalidSpec = "InvalidSpec"
+	// ReasonStatusSubresourceMissing: the CRD has no status subresource in some version that
+	// it serves.
+	ReasonStatusSubresourceMissing = "StatusSubresourceMissing"
+	// ReasonProvenanceFieldMissing: the CRD's schema has no field for the record in some
+	// version that it serves. What is written there would not be stored.
+	ReasonProvenanceFieldMissing = "ProvenanceFieldMissing"
+	// ReasonUnsuitableField: the CRD's schema has another type there, or bounds that a record
+	// does not fit in.
+	ReasonUnsuitableField = "UnsuitableField"
+	// ReasonUnknownPhase: the CRD's schema does not allow a phase, or the type of a
+	// condition, that the policy names.
+	ReasonUnknownPhase = "UnknownPhase"
+	// ReasonOverlap: another policy guards the same resource.
+	ReasonOverlap = "Overlap"
 	// ReasonMissingPermission: one of belay's service accounts lacks a right; the
 	// message has the account, the verb and the resource.
 	ReasonMissingPermission = "MissingPermission"

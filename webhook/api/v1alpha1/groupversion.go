@@ -14,6 +14,7 @@ func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&OwnerPolicy{}, &OwnerPolicyList{},
 		&NamePolicy{}, &NamePolicyList{},
+		&RecoveryPolicy{}, &RecoveryPolicyList{},
 		&Anchor{}, &AnchorList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
