@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,6 +22,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/belay-dev/belay/webhook/internal/controller/anchor"
+	"github.com/belay-dev/belay/webhook/internal/controller/recovery"
 	"github.com/belay-dev/belay/webhook/internal/controller/registration"
 	"github.com/belay-dev/belay/webhook/internal/controller/turns"
 )
@@ -45,11 +48,12 @@ func NewControllerCommand() *cobra.Command {
 	o := &controllerOptions{}
 	cmd := &cobra.Command{
 		Use:   "belay-controller",
-		Short: "Accepts policies, registers them, and binds and expires Anchors",
+		Short: "Accepts policies, registers them, binds and expires Anchors, and brings failed objects back",
 		Long: `belay-controller accepts policies, keeps the API server's webhook configurations
-as the accepted policies want them, and binds, expires and releases Anchors. One
-replica works at a time. When it is away admission goes on: Anchors are bound, or
-expire, when it is back.`,
+as the accepted policies want them, binds, expires and releases Anchors, and brings
+failed objects back when the Pods that failed are ready again. One replica works at a
+time. When it is away admission goes on: Anchors are bound, or expire, and objects
+recover, when it is back.`,
 		Example: `  # in a cluster: the shipped manifests have all flags
   belay-controller
 
@@ -161,6 +165,21 @@ func (o *controllerOptions) run(ctx context.Context) error {
 		Annotation: o.ownerAnnotation, InjectCAFrom: o.injectCAFrom, CASecret: o.caSecret,
 	}); err != nil {
 		return fmt.Errorf("setting up registration: %w", err)
+	}
+	dyn, err := dynamic.NewForConfigAndClient(cfg, hc)
+	if err != nil {
+		return fmt.Errorf("building the dynamic client: %w", err)
+	}
+	kube, err := kubernetes.NewForConfigAndClient(cfg, hc)
+	if err != nil {
+		return fmt.Errorf("building the client of Pods: %w", err)
+	}
+	live, err := client.New(cfg, client.Options{HTTPClient: hc, Scheme: s, Mapper: mgr.GetRESTMapper()})
+	if err != nil {
+		return fmt.Errorf("building the client: %w", err)
+	}
+	if err := recovery.Setup(ctx, mgr, recovery.Clients{Dynamic: dyn, Kube: kube, Live: live}, o.namespace); err != nil {
+		return fmt.Errorf("setting up recovery: %w", err)
 	}
 	if err := turns.Setup(mgr, o.namespace); err != nil {
 		return fmt.Errorf("setting up the removal of leases: %w", err)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -57,8 +58,9 @@ func NewWebhookCommand() *cobra.Command {
 		Long: `belay-webhook answers the API server's admission calls: it gives objects that are
 being created a reference to their owner, or to an Anchor that holds the owner's
 place; it names them, marks them with the work that they are for, and answers
-creates whose name is taken from the state of what has it. It has no state of its
-own; run as many replicas as you like.
+creates whose name is taken from the state of what has it; and it lets failed objects
+recover only when the Pods that failed are ready again. It has no state of its own; run
+as many replicas as you like.
 
 Paths:
   /mutate/owner/POLICY    adds owner references, as OwnerPolicy POLICY says
@@ -66,6 +68,8 @@ Paths:
   /validate/owner/POLICY  checks the final object, for policies that deny
   /mutate/name/POLICY     names and marks, as NamePolicy POLICY says
   /validate/name/POLICY   checks the name, answers for one that is taken, replaces
+  /mutate/recovery/POLICY    keeps the record of the Pods that failed, as RecoveryPolicy POLICY says
+  /validate/recovery/POLICY  asks for evidence before an object leaves its failed phase
 
 The serving certificate is signed by a CA that the replicas share in a Secret
 (--ca-secret), unless --cert-dir names a folder with tls.crt and tls.key, such as
@@ -158,6 +162,18 @@ func (o *webhookOptions) run(ctx context.Context) error {
 		Overlaps: facts.NewOverlaps(cached, mgr.GetAPIReader()),
 		Events:   tell, Log: log.WithName("name"), OwnNamespace: o.namespace,
 	}
+	kube, err := kubernetes.NewForConfigAndClient(cfg, hc)
+	if err != nil {
+		return fmt.Errorf("building the client of Pods: %w", err)
+	}
+	watched, err := o.watchPods(ctx, mgr, kube)
+	if err != nil {
+		return err
+	}
+	g := &admission.Recovery{
+		Policies: policies.recoveries, Modes: modes, Pods: facts.NewPods(kube, watched),
+		Log: log.WithName("recovery"), OwnNamespace: o.namespace,
+	}
 	// Asking the manager for the server is what makes it start it.
 	server = mgr.GetWebhookServer()
 	server.Register(admission.MutateOwnerPath, h.Mutate())
@@ -165,6 +181,8 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	server.Register(admission.ValidateOwnerPath+"/", h.Validate())
 	server.Register(admission.MutateNamePath+"/", n.Mutate())
 	server.Register(admission.ValidateNamePath+"/", n.Validate())
+	server.Register(admission.MutateRecoveryPath+"/", g.Mutate())
+	server.Register(admission.ValidateRecoveryPath+"/", g.Validate())
 
 	if err := o.checks(mgr, server, source, cached); err != nil {
 		return err
@@ -270,17 +288,22 @@ func (o *webhookOptions) manager(cfg *rest.Config, log logr.Logger, server webho
 type policyStores struct {
 	owners *facts.OwnerPolicies
 	names  *facts.NamePolicies
+
+	recoveries *facts.RecoveryPolicies
 }
 
 // stores starts the caches that admission reads: policies and the labels of
 // namespaces. Until they are synced every read is live.
 func (o *webhookOptions) stores(ctx context.Context, mgr manager.Manager) (*gate, policyStores, error) {
 	g := &gate{Reader: mgr.GetCache()}
-	stores := policyStores{owners: facts.NewOwnerPolicies(g, mgr.GetAPIReader()), names: facts.NewNamePolicies(g, mgr.GetAPIReader())}
+	stores := policyStores{owners: facts.NewOwnerPolicies(g, mgr.GetAPIReader()), names: facts.NewNamePolicies(g, mgr.GetAPIReader()), recoveries: facts.NewRecoveryPolicies(g, mgr.GetAPIReader())}
 	if err := watchDeleted(ctx, mgr, &v1alpha1.OwnerPolicy{}, stores.owners.Deleted); err != nil {
 		return nil, stores, err
 	}
 	if err := watchDeleted(ctx, mgr, &v1alpha1.NamePolicy{}, stores.names.Deleted); err != nil {
+		return nil, stores, err
+	}
+	if err := watchDeleted(ctx, mgr, &v1alpha1.RecoveryPolicy{}, stores.recoveries.Deleted); err != nil {
 		return nil, stores, err
 	}
 	var ns metav1.PartialObjectMetadata
@@ -319,6 +342,41 @@ func watchDeleted[O client.Object](ctx context.Context, mgr manager.Manager, kin
 		return fmt.Errorf("watching %T: %w", kind, err)
 	}
 	return nil
+}
+
+// watchPods watches the Pods that RecoveryPolicies in force select.
+func (o *webhookOptions) watchPods(ctx context.Context, mgr manager.Manager, kube kubernetes.Interface) (*facts.PodWatch, error) {
+	watched := facts.NewPodWatch(kube, nil)
+	want := func() {
+		var all v1alpha1.RecoveryPolicyList
+		if err := mgr.GetCache().List(ctx, &all); err != nil {
+			return // the cache has stopped
+		}
+		var selectors []string
+		for i := range all.Items {
+			if all.Items[i].Status.InForce == nil {
+				continue
+			}
+			// One that does not compile any more is told in its status; its Pods are read live.
+			if p, err := facts.CompileRecoveryPolicy(&all.Items[i]); err == nil {
+				selectors = append(selectors, p.Expressions.Selectors()...)
+			}
+		}
+		watched.Want(selectors)
+	}
+	inf, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.RecoveryPolicy{}, cache.BlockUntilSynced(false))
+	if meta.IsNoMatchError(err) {
+		return watched, nil
+	}
+	if err == nil {
+		_, err = inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { want() }, UpdateFunc: func(any, any) { want() }, DeleteFunc: func(any) { want() },
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("watching RecoveryPolicies: %w", err)
+	}
+	return watched, mgr.Add(manager.RunnableFunc(watched.Start))
 }
 
 func (o *webhookOptions) checks(mgr manager.Manager, server webhook.Server, source *servertls.DynamicSource, g *gate) error {

@@ -428,6 +428,14 @@ func (s *Stack) WaitNamePolicy(ctx context.Context, name string) error {
 	})
 }
 
+// WaitRecoveryPolicy is WaitPolicy for a RecoveryPolicy.
+func (s *Stack) WaitRecoveryPolicy(ctx context.Context, name string) error {
+	var p v1alpha1.RecoveryPolicy
+	return s.waitPolicy(ctx, name, &p, func() (*[]metav1.Condition, bool) {
+		return &p.Status.Conditions, p.Status.InForce != nil && p.Status.InForce.Generation == p.Generation
+	})
+}
+
 func (s *Stack) waitPolicy(ctx context.Context, name string, p client.Object, look func() (conditions *[]metav1.Condition, inForce bool)) error {
 	for {
 		err := s.Client.Get(ctx, client.ObjectKey{Name: name}, p)

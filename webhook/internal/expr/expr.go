@@ -44,6 +44,8 @@ const (
 	Verifying
 	// Existing sees existing alone.
 	Existing
+	// Stored sees object alone: the one that is stored.
+	Stored
 )
 
 // Result is the type that an expression must give.
@@ -77,6 +79,7 @@ var (
 	baseEnv      = envWith(creating...)
 	verifyEnv    = envWith(append(creating[:2:2], cel.Variable(VarGenerated, cel.StringType))...)
 	existingEnv  = envWith(cel.Variable(VarExisting, cel.DynType))
+	storedEnv    = envWith(creating[:1:1]...)
 	conditionEnv = envWith(append(creating[:2:2], cel.Variable("oldObject", cel.DynType), cel.Variable("authorizer", library.AuthorizerType), cel.Variable("authorizer.requestResource", library.ResourceCheckType))...)
 
 	creating = []cel.EnvOption{cel.Variable(VarObject, cel.DynType), cel.Variable(VarRequest, cel.DynType)}
@@ -140,6 +143,8 @@ func CompileIn(scope Scope, field, source string, result Result) (*Program, erro
 		env = verifyEnv
 	case Existing:
 		env = existingEnv
+	case Stored:
+		env = storedEnv
 	case Creating:
 	}
 	return compile(env, field, source, result)

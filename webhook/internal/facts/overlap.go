@@ -38,7 +38,7 @@ func (o *Overlaps) Find(ctx context.Context, policy string, res v1alpha1.Resolve
 		about := slices.ContainsFunc(p.Status.InForce.Kinds, func(k v1alpha1.ResolvedResource) bool {
 			return k.Group == res.Group && k.Resource == res.Resource
 		})
-		if !about || !selects(p.Status.InForce.Spec.Selector, object) {
+		if !about || !Selects(p.Status.InForce.Spec.Selector, object) {
 			continue
 		}
 		in, err := o.inNamespace(ctx, p.Status.InForce.Spec.NamespaceSelector, namespace)
@@ -52,9 +52,9 @@ func (o *Overlaps) Find(ctx context.Context, policy string, res v1alpha1.Resolve
 	return "", nil
 }
 
-// selects reports whether a selector matches; none matches everything. Accepted ones
+// Selects reports whether a selector matches; none matches everything. Accepted ones
 // are valid.
-func selects(s *metav1.LabelSelector, set labels.Set) bool {
+func Selects(s *metav1.LabelSelector, set labels.Set) bool {
 	if s == nil {
 		return true
 	}
@@ -74,5 +74,5 @@ func (o *Overlaps) inNamespace(ctx context.Context, s *metav1.LabelSelector, nam
 			return false, fmt.Errorf("reading namespace %q: %w", namespace, err)
 		}
 	}
-	return selects(s, ns.Labels), nil
+	return Selects(s, ns.Labels), nil
 }

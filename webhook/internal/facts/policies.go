@@ -15,6 +15,7 @@ import (
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 	"github.com/belay-dev/belay/webhook/internal/naming"
 	"github.com/belay-dev/belay/webhook/internal/owner"
+	"github.com/belay-dev/belay/webhook/internal/recovery"
 )
 
 // Standing says whether there is a policy of a name.
@@ -232,4 +233,59 @@ func compileNamePolicy(p *v1alpha1.NamePolicy) (*NamePolicy, error) {
 		Kinds: in.Kinds, Propagation: s.Propagation, NameWait: s.NameWait.Duration, Adopt: s.AdoptUnmarked, Expressions: e,
 		generation: in.Generation,
 	}, nil
+}
+
+// RecoveryPolicy is a RecoveryPolicy in force, compiled.
+type RecoveryPolicy struct {
+	recovery.Policy
+	Layout   recovery.Layout
+	Resource v1alpha1.ResolvedResource
+	Record   v1alpha1.RecordSchema
+	// Spec is what was accepted.
+	Spec        v1alpha1.RecoveryPolicySpec
+	Expressions RecoveryExpressions
+
+	generation int64
+}
+
+// RecoveryPolicies finds RecoveryPolicies.
+type RecoveryPolicies = Policies[*v1alpha1.RecoveryPolicy, *RecoveryPolicy]
+
+// NewRecoveryPolicies makes the store.
+func NewRecoveryPolicies(cached, live client.Reader) *RecoveryPolicies {
+	return newPolicies(policyKind[*v1alpha1.RecoveryPolicy, *RecoveryPolicy]{
+		blank:   func() *v1alpha1.RecoveryPolicy { return &v1alpha1.RecoveryPolicy{} },
+		inForce: func(p *v1alpha1.RecoveryPolicy) bool { return p.Status.InForce != nil },
+		current: func(c *RecoveryPolicy, p *v1alpha1.RecoveryPolicy) bool {
+			// The CRD may change under one generation.
+			in := p.Status.InForce
+			return c.generation == in.Generation && c.Resource == in.Resource && c.Record == in.Record
+		},
+		compile:     CompileRecoveryPolicy,
+		entryDomain: v1alpha1.RecoveryEntryDomain,
+	}, cached, live)
+}
+
+// CompileRecoveryPolicy compiles what is in force of a policy.
+func CompileRecoveryPolicy(p *v1alpha1.RecoveryPolicy) (*RecoveryPolicy, error) {
+	in := p.Status.InForce
+	e, err := CompileRecovery(in.Spec)
+	if err != nil {
+		return nil, err
+	}
+	s := in.Spec
+	c := &RecoveryPolicy{
+		Policy: recovery.Policy{
+			Name: p.Name, Failed: s.Phases.Failed, Recovered: s.Phases.Recovered, Lifecycle: s.Phases.Lifecycle, ReplacesPods: s.Phases.ReplacesPods,
+			Detectors:     recovery.Detectors{WaitingReasons: s.Detectors.WaitingReasons, Terminal: s.Detectors.Terminal == nil || *s.Detectors.Terminal},
+			MainContainer: s.MainContainer, Source: s.Evidence, FreshFor: s.WitnessFreshFor.Duration,
+			FailurePolicy: s.FailurePolicy, MaxItems: in.Record.MaxItems, Required: in.Record.Required,
+		},
+		Layout:   recovery.Layout{Phase: s.PhasePath, Record: s.RecordPath, Conditions: s.ConditionsPath},
+		Resource: in.Resource, Record: in.Record, Spec: s, Expressions: e, generation: in.Generation,
+	}
+	if s.Terminal != nil {
+		c.Layout.TerminalType, c.Layout.TerminalStatus = s.Terminal.Type, string(s.Terminal.Status)
+	}
+	return c, nil
 }

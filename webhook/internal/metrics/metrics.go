@@ -16,7 +16,7 @@ var (
 	// Decisions counts admission decisions.
 	Decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "belay_admission_decisions_total",
-		Help: "Admission decisions by webhook (owner, name), phase (mutate, validate), mode (enforce, warn), decision (allowed, denied) and reason.",
+		Help: "Admission decisions by webhook (owner, name, recovery), phase (mutate, validate), mode (enforce, warn), decision (allowed, denied) and reason.",
 	}, []string{"webhook", "phase", "mode", "decision", "reason"})
 
 	// Duration is how long a review took from its last byte to the answer.
@@ -44,6 +44,12 @@ var (
 		Help: "What became of Anchors, by reason: Bound, Released, OwnerOverdue, Expired, BindFailed, OwnerAmbiguous, OwnerLookupFailed.",
 	}, []string{"reason"})
 
+	// Recoveries counts what came of looking at failed objects.
+	Recoveries = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "belay_recovery_looks_total",
+		Help: "Looks of belay-controller at failed objects, by what came of them: Recovered, AllowedByAnnotation, the reason why not (PodGone, PodReplaced, PodDeleting, PodNotRunning, PodNotReady, MainMissing, MainNotRunning, ReportMissing, ReportStale, ReportNotReady, Overflow, OtherPodFailing, Terminal, NoRecord), Conflict or WriteRefused.",
+	}, []string{"reason"})
+
 	// RegistrationWrites counts writes of the webhook registrations.
 	RegistrationWrites = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "belay_registration_writes_total",
@@ -53,5 +59,5 @@ var (
 
 // MustRegister adds the metrics to the registry that the processes serve.
 func MustRegister() {
-	crmetrics.Registry.MustRegister(Decisions, Duration, Unreadable, Panics, Anchors, RegistrationWrites)
+	crmetrics.Registry.MustRegister(Decisions, Duration, Unreadable, Panics, Anchors, Recoveries, RegistrationWrites)
 }

@@ -44,9 +44,13 @@ type verdict struct {
 	reason, message string
 	// again says that the same spec may be accepted later without being changed.
 	again bool
-	// inForce or nameInForce is set when ok, by the kind of the policy.
-	inForce     *v1alpha1.AcceptedOwnerPolicy
-	nameInForce *v1alpha1.AcceptedNamePolicy
+	// void says that nothing may go on with an earlier spec either: what that stands on is
+	// gone.
+	void bool
+	// One of these is set when ok, by the kind of the policy.
+	inForce         *v1alpha1.AcceptedOwnerPolicy
+	nameInForce     *v1alpha1.AcceptedNamePolicy
+	recoveryInForce *v1alpha1.AcceptedRecoveryPolicy
 }
 
 // accepted is the message of policies that are.

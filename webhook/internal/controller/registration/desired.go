@@ -27,12 +27,15 @@ type settings struct {
 	endpoint     Endpoint
 	ownNamespace string
 	annotation   bool // register the entry for the annotation belay.dev/owner
+	// controllerAccount is the service account of belay-controller, in ownNamespace.
+	controllerAccount string
 }
 
 // inForce are the policies that have an accepted spec.
 type inForce struct {
-	owners []*v1alpha1.OwnerPolicy
-	names  []*v1alpha1.NamePolicy
+	owners     []*v1alpha1.OwnerPolicy
+	names      []*v1alpha1.NamePolicy
+	recoveries []*v1alpha1.RecoveryPolicy
 }
 
 // entry is a webhook entry in either kind of configuration, with the fields that
@@ -56,7 +59,12 @@ const annotationEntry = "annotation.belay.dev"
 
 // ours reports whether an entry is belay's by its name.
 func ours(entry string) bool {
-	return strings.HasSuffix(entry, v1alpha1.OwnerEntryDomain) || strings.HasSuffix(entry, v1alpha1.NameEntryDomain) || entry == annotationEntry
+	for _, domain := range []string{v1alpha1.OwnerEntryDomain, v1alpha1.NameEntryDomain, v1alpha1.RecoveryEntryDomain} {
+		if strings.HasSuffix(entry, domain) {
+			return true
+		}
+	}
+	return entry == annotationEntry
 }
 
 // desired builds the entries of both configurations, in the order in which the API
@@ -65,6 +73,7 @@ func ours(entry string) bool {
 func desired(p inForce, s settings) (mutating, validating []entry) {
 	slices.SortFunc(p.owners, func(a, b *v1alpha1.OwnerPolicy) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(p.names, func(a, b *v1alpha1.NamePolicy) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(p.recoveries, func(a, b *v1alpha1.RecoveryPolicy) int { return strings.Compare(a.Name, b.Name) })
 	for _, p := range p.owners {
 		e := entryOf(p, s)
 		m := e
@@ -81,6 +90,10 @@ func desired(p inForce, s settings) (mutating, validating []entry) {
 	}
 	for _, p := range p.names {
 		m, v := nameEntries(p, s)
+		mutating, validating = append(mutating, m), append(validating, v)
+	}
+	for _, p := range p.recoveries {
+		m, v := recoveryEntries(p, s)
 		mutating, validating = append(mutating, m), append(validating, v)
 	}
 	return mutating, validating
@@ -148,7 +161,7 @@ func annotated(s settings) entry {
 	}
 }
 
-// creates is the only kind of rule: never UPDATE, where an injected reference can
+// creates is the only kind of rule about objects themselves: never UPDATE, where an injected reference can
 // deny the user and the garbage collector's own writes must pass; never DELETE,
 // which would keep namespaces from going away when belay is gone.
 func creates(group, version, resource string, scope admissionregistrationv1.ScopeType) admissionregistrationv1.RuleWithOperations {

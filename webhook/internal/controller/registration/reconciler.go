@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -82,6 +85,9 @@ func Setup(mgr manager.Manager, resolver KindResolver, o Options) error {
 	b := ctrl.NewControllerManagedBy(mgr).Named("registration").
 		Watches(&v1alpha1.OwnerPolicy{}, all).
 		Watches(&v1alpha1.NamePolicy{}, all).
+		Watches(&v1alpha1.RecoveryPolicy{}, all).
+		// Of CRDs the metadata tells that something changed; the few that matter are read live.
+		WatchesMetadata(&apiextensionsv1.CustomResourceDefinition{}, all, builder.WithPredicates(predicate.NewPredicateFuncs(r.guarded))).
 		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, all, builder.WithPredicates(named)).
 		Watches(&admissionregistrationv1.ValidatingWebhookConfiguration{}, all, builder.WithPredicates(named))
 	if o.InjectCAFrom == "" {
@@ -158,7 +164,28 @@ func (r *Reconciler) subjects(ctx context.Context) ([]subject, error) {
 			out = append(out, nameSubject{&named.Items[i]})
 		}
 	}
+	var guards v1alpha1.RecoveryPolicyList
+	if err := r.client.List(ctx, &guards); err != nil {
+		return nil, fmt.Errorf("listing recovery policies: %w", err)
+	}
+	for i := range guards.Items {
+		if guards.Items[i].DeletionTimestamp == nil {
+			out = append(out, recoverySubject{&guards.Items[i]})
+		}
+	}
 	return out, nil
+}
+
+// guarded reports whether a RecoveryPolicy may be about a CRD: one of its group is.
+func (r *Reconciler) guarded(crd client.Object) bool {
+	var guards v1alpha1.RecoveryPolicyList
+	if err := r.client.List(context.Background(), &guards); err != nil {
+		return true
+	}
+	return slices.ContainsFunc(guards.Items, func(p v1alpha1.RecoveryPolicy) bool {
+		group, _, _ := strings.Cut(p.Spec.Resource.APIVersion, "/")
+		return strings.HasSuffix(crd.GetName(), "."+group)
+	})
 }
 
 // observe finds out what acceptance depends on.
@@ -228,7 +255,9 @@ func (r *Reconciler) register(ctx context.Context, log logr.Logger, policies inF
 	if err != nil {
 		return 0, outcome{reason: v1alpha1.ReasonCertificateNotReady, message: clip(err.Error())}
 	}
-	mutating, validating := desired(policies, settings{endpoint: r.o.Endpoint, ownNamespace: r.o.OwnNamespace, annotation: r.o.Annotation})
+	mutating, validating := desired(policies, settings{
+		endpoint: r.o.Endpoint, ownNamespace: r.o.OwnNamespace, annotation: r.o.Annotation, controllerAccount: r.o.ControllerAccount,
+	})
 	var m, v []admissionregistrationv1.MutatingWebhook
 	for _, e := range mutating {
 		m = append(m, e.mutating(r.o.Endpoint))

@@ -21,7 +21,7 @@ type subject interface {
 	conditions() *[]metav1.Condition
 	// inForce is the generation whose spec is in force; 0 for none.
 	inForce() int64
-	// put puts the spec of a verdict in force.
+	// put puts the spec of a verdict in force, or, where it has none, nothing.
 	put(v verdict)
 	// judge observes what acceptance depends on, and accepts.
 	judge(ctx context.Context, r *Reconciler) verdict
@@ -83,6 +83,8 @@ func (r *Reconciler) accept(ctx context.Context, s subject) (again bool, err err
 	c := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: v.reason, Message: v.message, ObservedGeneration: s.GetGeneration()}
 	if v.ok {
 		c.Status = metav1.ConditionTrue
+	}
+	if v.ok || v.void {
 		s.put(v)
 	}
 	meta.SetStatusCondition(s.conditions(), c)

@@ -1,0 +1,78 @@
+package recovered
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/belay-dev/belay/test/fixtures/opensandbox"
+	"github.com/belay-dev/belay/test/integration/plane"
+	"github.com/belay-dev/belay/test/integration/stack"
+)
+
+// shared is the stack of the tests that disturb nobody: two replicas of the webhook,
+// as in production, and the opensandbox preset as it is shipped.
+var shared *stack.Stack
+
+func TestMain(m *testing.M) { os.Exit(runAll(m)) }
+
+func runAll(m *testing.M) int {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
+	defer cancel()
+	var err error
+	shared, err = stack.Start(ctx, stack.Options{
+		Plane: plane.Options{Audit: true},
+		// With HTTP/2 the API server would ask one replica only.
+		Webhooks: 2, WebhookFlags: []string{"--http2=false"},
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() {
+		if err := shared.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
+	if err := install(ctx, shared); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		for _, p := range append(shared.Controllers(), shared.Webhooks()...) {
+			fmt.Fprintln(os.Stderr, p.Name, p.Tail(30))
+		}
+		return 1
+	}
+	return m.Run()
+}
+
+// install installs BatchSandbox with the field of its newer releases, and the preset.
+func install(ctx context.Context, s *stack.Stack) error {
+	if err := applyTyped(ctx, s, opensandbox.CRD(opensandbox.CRDOptions{Record: &opensandbox.Record{}})); err != nil {
+		return err
+	}
+	if err := s.ApplyPreset(ctx, "opensandbox"); err != nil {
+		return err
+	}
+	wait, cancel := context.WithTimeout(ctx, stack.Bound)
+	defer cancel()
+	return s.WaitRecoveryPolicy(wait, "opensandbox")
+}
+
+func applyTyped(ctx context.Context, s *stack.Stack, obj runtime.Object) error {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+	if err != nil {
+		return err
+	}
+	u := &unstructured.Unstructured{Object: content}
+	if u.GetKind() == "" {
+		u.SetAPIVersion("apiextensions.k8s.io/v1")
+		u.SetKind("CustomResourceDefinition")
+	}
+	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
+	unstructured.RemoveNestedField(u.Object, "status")
+	return s.Apply(ctx, u)
+}

@@ -1,0 +1,189 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	admissionv1 "k8s.io/api/admission/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/facts"
+	"github.com/belay-dev/belay/webhook/internal/recovery"
+)
+
+// Paths under which the guard of statuses is served; a policy's name follows.
+const (
+	MutateRecoveryPath   = "/mutate/recovery"
+	ValidateRecoveryPath = "/validate/recovery"
+)
+
+// RecoveryPolicyGetter finds policies by name.
+type RecoveryPolicyGetter interface {
+	Get(ctx context.Context, name string) (*facts.RecoveryPolicy, facts.Standing, error)
+}
+
+// PodFinder finds the Pods of a guarded object.
+type PodFinder interface {
+	Of(ctx context.Context, p *facts.RecoveryPolicy, object *unstructured.Unstructured, live bool) recovery.PodsFact
+}
+
+// Recovery serves the guard of statuses.
+type Recovery struct {
+	Policies RecoveryPolicyGetter
+	Modes    ModeGetter
+	Pods     PodFinder
+	Log      logr.Logger
+	// OwnNamespace is belay's own, which is never looked at.
+	OwnNamespace string
+}
+
+// Mutate is the handler of the mutating phase, which keeps the record.
+func (h *Recovery) Mutate() http.Handler { return h.edge().handler(phaseMutate, MutateRecoveryPath) }
+
+// Validate is the handler of the validating phase, which asks for evidence.
+func (h *Recovery) Validate() http.Handler {
+	return h.edge().handler(phaseValidate, ValidateRecoveryPath)
+}
+
+func (h *Recovery) edge() edge { return edge{webhook: "recovery", log: h.Log, review: h.review} }
+
+// recoveryCall is one review on its way through.
+type recoveryCall struct {
+	asked
+	policy *facts.RecoveryPolicy
+	mode   string
+	// old is the stored object; asked is the one with the new status. Of the latter nothing
+	// but the status counts: the API server drops the rest, but after it has shown it here.
+	old   *unstructured.Unstructured
+	wants map[string]any
+}
+
+func (h *Recovery) review(ctx context.Context, a asked) (outcome, error) {
+	if a.policyName == "" {
+		return outcome{}, &httpError{code: http.StatusNotFound, message: "the path names no policy"}
+	}
+	p, s, err := h.Policies.Get(ctx, a.policyName)
+	if s == facts.StandingUnknown {
+		// Only the registration knows what the policy wants then: the API server takes a
+		// failed call as its failure policy says.
+		h.Log.Error(err, "policy not readable", "policy", a.policyName)
+		return outcome{}, &httpError{code: http.StatusInternalServerError, message: fmt.Sprintf("RecoveryPolicy %q could not be read in time; the write may be repeated", a.policyName)}
+	}
+	if s != facts.StandingInForce {
+		return standing("RecoveryPolicy", a.policyName, s, nil)
+	}
+	return h.answer(ctx, &recoveryCall{asked: a, policy: p}), nil
+}
+
+// answer decides. A panic is a bug of belay. It never takes the process with it, and never
+// lets an object out of a failure.
+func (h *Recovery) answer(ctx context.Context, c *recoveryCall) (o outcome) {
+	defer func() {
+		if p := recover(); p != nil {
+			h.edge().panicked(p, "panic while deciding", "policy", c.policyName, "namespace", c.req.Namespace)
+			o = h.outcome(c, recovery.Decision{Reason: recovery.ReasonInternal, Retry: true, Message: "belay had an internal error; see its log"}, nil)
+		}
+	}()
+	mode, _, excluded := modeOf(ctx, h.Modes, h.OwnNamespace, c.req.Namespace)
+	if mode == "" {
+		return excluded
+	}
+	c.mode = mode
+	if c.req.Operation != admissionv1.Update || c.req.SubResource != "status" {
+		return h.outcome(c, recovery.Decision{Allowed: true, Reason: recovery.ReasonUntouched}, nil)
+	}
+	if !c.read() {
+		return h.outcome(c, recovery.Decision{
+			Allowed: true, Reason: ReasonObjectUnreadable,
+			Warnings: []string{"the objects in the review cannot be read, so that nothing is guarded"},
+		}, nil)
+	}
+	preview := c.mode == v1alpha1.ModeWarn
+	if preview && c.phase == phaseMutate {
+		// All of it is told in the other phase, and nothing is changed.
+		return h.outcome(c, recovery.Decision{Allowed: true, Reason: recovery.ReasonUntouched}, nil)
+	}
+	d := h.decide(ctx, c, preview)
+	if d.Record.None() || preview {
+		return h.outcome(c, d, nil)
+	}
+	patch, err := recordPatch(c.req.Object.Raw, c.wants, c.policy, d.Record)
+	if err != nil {
+		h.Log.Error(err, "patch not usable", "policy", c.policyName, "namespace", c.req.Namespace, "name", c.req.Name)
+		return h.outcome(c, recovery.Decision{Reason: recovery.ReasonInternal, Retry: true, Message: "belay had an internal error; see its log"}, nil)
+	}
+	return h.outcome(c, d, patch)
+}
+
+// read decodes both objects.
+func (c *recoveryCall) read() bool {
+	var old map[string]any
+	if utiljson.Unmarshal(c.req.OldObject.Raw, &old) != nil || utiljson.Unmarshal(c.req.Object.Raw, &c.wants) != nil {
+		return false
+	}
+	if _, ok := old["metadata"].(map[string]any); !ok || c.wants == nil {
+		return false
+	}
+	c.old = &unstructured.Unstructured{Object: old}
+	return true
+}
+
+// decide gathers what the decision wishes for: most writes need nothing.
+func (h *Recovery) decide(ctx context.Context, c *recoveryCall, preview bool) recovery.Decision {
+	p := c.policy
+	in := recovery.Input{
+		Policy: p.Policy, Old: p.Layout.Read(c.old.Object), New: p.Layout.Read(c.wants),
+		Final: c.phase == phaseValidate, Preview: preview, Now: time.Now(),
+	}
+	if in.Old.Record.UIDs == nil && in.New.Record.UIDs == nil && !in.Failed() {
+		// Nothing of the object is looked at then: the ordinary write of a healthy object.
+		in.Object = recovery.Object{Kind: p.Resource.Kind, Name: c.req.Name}
+	} else {
+		in.Object = p.Guarded(ctx, c.old)
+	}
+	for {
+		d := recovery.Decide(in)
+		switch d.Wish {
+		case recovery.WishNone:
+			return d
+		case recovery.WishPods:
+			in.Pods = h.Pods.Of(ctx, p, c.old, false)
+		case recovery.WishLivePods:
+			in.Pods = h.Pods.Of(ctx, p, c.old, true)
+		}
+		in.Now = time.Now()
+	}
+}
+
+// outcome is a decision as the edge answers it.
+func (h *Recovery) outcome(c *recoveryCall, d recovery.Decision, patch []byte) outcome {
+	if c.mode == v1alpha1.ModeWarn {
+		d = d.AsWarning()
+	}
+	o := outcome{mode: c.mode, allowed: d.Allowed, reason: string(d.Reason), message: d.Message, warnings: d.Warnings, patch: patch, name: c.req.Name}
+	if d.Allowed {
+		return o
+	}
+	// Never 409: controllers answer a conflict by trying again at once.
+	o.code, o.status = http.StatusForbidden, metav1.StatusReasonForbidden
+	if d.Retry {
+		o.code, o.status, o.retryAfter = http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, 1
+	}
+	field := strings.TrimPrefix(string(c.policy.Layout.Record), ".")
+	for _, v := range d.Evidence {
+		if !v.OK() {
+			o.causes = append(o.causes, metav1.StatusCause{Type: metav1.CauseType("belay.dev/" + string(v.Reason)), Message: v.String(), Field: field})
+		}
+	}
+	if len(o.causes) == 0 {
+		o.causes = []metav1.StatusCause{{Type: metav1.CauseType("belay.dev/" + string(d.Reason)), Message: d.Message, Field: field}}
+	}
+	return o
+}

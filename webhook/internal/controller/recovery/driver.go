@@ -1,0 +1,420 @@
+package recovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/fact"
+	"github.com/belay-dev/belay/webhook/internal/facts"
+	"github.com/belay-dev/belay/webhook/internal/metrics"
+	rules "github.com/belay-dev/belay/webhook/internal/recovery"
+	"github.com/belay-dev/belay/webhook/internal/wording"
+)
+
+const (
+	// workers look at objects of one policy at a time.
+	workers = 2
+	// lookTimeout bounds one look with all its reads and its write.
+	lookTimeout = 30 * time.Second
+	// firstRetry and lastRetry bound the wait after trouble. Every change of the object or of
+	// its Pods comes before it.
+	firstRetry, lastRetry = time.Second, 5 * time.Minute
+	// grace is how long the evidence has to hold before belay writes: the object's own
+	// controller hears of the same Pods at the same time. One that recovers by itself is left
+	// to do so, and one that only counts its Pods has then written its counts, and with them
+	// the old phase.
+	grace = time.Second
+	// remembered is how long a recovery is remembered, and maxAgain how often in that time it
+	// is done again: a controller's write that was under way puts the old phase back.
+	remembered = time.Minute
+	maxAgain   = 5
+	// syncRetry is how long to wait for the informer of Pods to be ready.
+	syncRetry = 500 * time.Millisecond
+)
+
+// Labels of the metric that counts looks, beside the rules' reasons.
+const (
+	countConflict = "Conflict"
+	countRefused  = "WriteRefused"
+)
+
+// driver brings back the objects of one policy.
+type driver struct {
+	policy  *facts.RecoveryPolicy
+	log     logr.Logger
+	objects cache.SharedIndexInformer
+	pods    facts.CachedPods
+	live    *facts.Pods
+	// namespaces reads a cache of their metadata.
+	namespaces client.Reader
+	client     client.Client
+	events     events.EventRecorder
+	own        string
+
+	queue workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	mu    sync.Mutex
+	// told is what the last event of an object said: it is told once.
+	told map[types.NamespacedName]string
+	// since is when the evidence for an object was first seen to hold.
+	since map[types.NamespacedName]time.Time
+	// recent are recoveries of a moment ago.
+	recent map[types.NamespacedName]recovery
+	done sync.WaitGroup
+	stop context.CancelFunc
+}
+
+// recovery is what is remembered of one: all the Pods that the object had then, each of
+// them healthy. While these very Pods are there and ready, none has failed since.
+type recovery struct {
+	uid   types.UID
+	pods  []string
+	at    time.Time
+	again int
+}
+
+// start runs the driver until the context ends or stop is called.
+func (d *driver) start(ctx context.Context) {
+	ctx, d.stop = context.WithCancel(ctx)
+	d.told, d.since, d.recent = map[types.NamespacedName]string{}, map[types.NamespacedName]time.Time{}, map[types.NamespacedName]recovery{}
+	d.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry))
+	add := func(obj any) {
+		if u, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = u.Obj
+		}
+		if o, ok := obj.(*object); ok {
+			d.queue.Add(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+		}
+	}
+	// Neither fails on an informer that does not run yet.
+	_, _ = d.objects.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }, DeleteFunc: add})
+	_ = d.objects.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+		d.log.V(1).Info("watch of guarded objects interrupted", "error", err.Error())
+	})
+	d.done.Go(func() { d.objects.RunWithContext(ctx) })
+	d.done.Go(func() {
+		<-ctx.Done()
+		d.queue.ShutDown()
+	})
+	for range workers {
+		d.done.Go(func() {
+			if !cache.WaitForCacheSync(ctx.Done(), d.objects.HasSynced) {
+				return
+			}
+			for d.next(ctx) {
+			}
+		})
+	}
+}
+
+// end stops the driver and waits for it.
+func (d *driver) end() {
+	d.stop()
+	d.done.Wait()
+}
+
+func (d *driver) next(ctx context.Context) bool {
+	key, shutdown := d.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer d.queue.Done(key)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	switch err := d.look(ctx, key); {
+	case err == nil:
+		d.queue.Forget(key)
+	case errors.Is(err, errNotSynced):
+		d.queue.AddAfter(key, syncRetry)
+	default:
+		d.log.V(1).Info("look put off", "namespace", key.Namespace, "name", key.Name, "error", err.Error())
+		d.queue.AddRateLimited(key)
+	}
+	return true
+}
+
+// podChanged looks at the objects that a Pod belongs to.
+func (d *driver) podChanged(c facts.PodChange) {
+	if c.Controller != "" {
+		d.enqueue(byUID, string(c.Controller))
+	}
+	d.enqueue(byPod, c.Namespace+"/"+c.Name)
+}
+
+// namespaceChanged looks at the objects of a namespace, whose mode may be another.
+func (d *driver) namespaceChanged(name string) { d.enqueue(byNamespace, name) }
+
+func (d *driver) enqueue(index, key string) {
+	found, err := d.objects.GetIndexer().ByIndex(index, key)
+	if err != nil {
+		return // there are these three
+	}
+	for _, obj := range found {
+		if o, ok := obj.(*object); ok && (d.policy.IsFailed(o.status.Phase) || o.about.Allowed) {
+			d.queue.Add(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+		}
+	}
+}
+
+var errNotSynced = errors.New("the informers are not synced yet")
+
+// look looks at one object.
+func (d *driver) look(ctx context.Context, key types.NamespacedName) error {
+	obj, exists, err := d.objects.GetStore().GetByKey(key.String())
+	o, ok := obj.(*object)
+	if err != nil || !exists || !ok || o.about.Deleting {
+		d.forget(key)
+		return nil
+	}
+	var ns metav1.PartialObjectMetadata
+	ns.SetGroupVersionKind(facts.NamespaceKind)
+	if err := d.namespaces.Get(ctx, client.ObjectKey{Name: key.Namespace}, &ns); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	mode := acts(d.policy, d.own, &ns)
+	if mode == "" || ns.DeletionTimestamp != nil {
+		return nil
+	}
+	if !d.policy.IsFailed(o.status.Phase) {
+		d.forget(key)
+		if o.about.Allowed && len(o.status.Record.UIDs) == 0 && mode == v1alpha1.ModeEnforce {
+			return d.disallow(ctx, o)
+		}
+		return nil
+	}
+	if o.problem != "" {
+		d.tell(o, corev1.EventTypeWarning, v1alpha1.ReasonNotRecoverable, fmt.Sprintf("%s: %s", rules.ReasonExpressionFailed, o.problem))
+		return nil
+	}
+	verdict, err := d.suggests(o)
+	if err != nil {
+		return err
+	}
+	metrics.Recoveries.WithLabelValues(string(verdict.Reason)).Inc()
+	switch {
+	case !verdict.Allowed && verdict.Final():
+		d.waits(key)
+		d.tell(o, corev1.EventTypeWarning, v1alpha1.ReasonNotRecoverable, fmt.Sprintf("%s: %s", verdict.Reason, verdict.Message))
+		return nil
+	case !verdict.Allowed, d.policy.Spec.Recover != v1alpha1.RecoverAuto:
+		d.forget(key)
+		return nil
+	case mode == v1alpha1.ModeWarn:
+		d.tell(o, corev1.EventTypeNormal, v1alpha1.ReasonRecovered, "mode warn: enforce would bring it back to "+string(d.policy.Spec.Recovered.Phase)+": "+because(verdict))
+		return nil
+	}
+	if left := d.holds(key); left > 0 {
+		d.queue.AddAfter(key, left)
+		return nil
+	}
+	return d.recover(ctx, key)
+}
+
+// holds notes that the evidence for an object holds, and says for how much longer it has to.
+func (d *driver) holds(key types.NamespacedName) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	at, ok := d.since[key]
+	if !ok {
+		at = time.Now()
+		d.since[key] = at
+	}
+	return grace - time.Since(at)
+}
+
+// waits notes that the evidence for an object does not hold.
+func (d *driver) waits(key types.NamespacedName) {
+	d.mu.Lock()
+	delete(d.since, key)
+	d.mu.Unlock()
+}
+
+// remember notes a recovery, and forgets those that are long over.
+func (d *driver) remember(key types.NamespacedName, uid types.UID, pods []rules.Pod) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for k, r := range d.recent {
+		if time.Since(r.at) > remembered {
+			delete(d.recent, k)
+		}
+	}
+	r := recovery{uid: uid, at: time.Now()}
+	if last, ok := d.recent[key]; ok && last.uid == uid {
+		r.at, r.again = last.at, last.again+1
+	}
+	for _, p := range pods {
+		if !p.Deleting {
+			r.pods = append(r.pods, string(p.UID))
+		}
+	}
+	d.recent[key] = r
+}
+
+// stale is the record to go by for an object that is failed without one a moment after belay
+// had brought it back: the Pods that it had then. The write that failed it was under way
+// before, or it is a new failure, and then these Pods are not all there and ready.
+func (d *driver) stale(key types.NamespacedName, uid types.UID, was rules.Status) rules.Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if r, ok := d.recent[key]; ok && r.uid == uid && len(r.pods) > 0 && r.again < maxAgain && time.Since(r.at) <= remembered && len(was.Record.UIDs) == 0 && !was.Terminal {
+		was.Record.UIDs = r.pods
+	}
+	return was
+}
+
+// suggests is the decision as far as the informers know.
+func (d *driver) suggests(o *object) (rules.Decision, error) {
+	pods, synced := d.pods.Pods(o.query)
+	if !synced {
+		return rules.Decision{}, errNotSynced
+	}
+	phase := d.policy.Recovered[0]
+	if d.policy.Spec.Recovered != nil {
+		phase = d.policy.Spec.Recovered.Phase
+	}
+	was := d.stale(types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, o.UID, o.status)
+	in := input(d.policy, o.about, was, rules.Status{Phase: string(phase)}, time.Now())
+	in.Pods = rules.PodsFact{State: fact.Known, Live: true, Pods: pods}
+	return rules.Decide(in), nil
+}
+
+// recover decides once more, on what the API server itself says, and writes.
+func (d *driver) recover(ctx context.Context, key types.NamespacedName) error {
+	current := &unstructured.Unstructured{}
+	current.SetGroupVersionKind(facts.ResourceOf(d.policy.Resource).GroupVersion().WithKind(d.policy.Resource.Kind))
+	if err := d.client.Get(ctx, key, current); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	was := d.policy.Layout.Read(current.Object)
+	if !d.policy.IsFailed(was.Phase) || was.Problem != "" {
+		return nil // somebody else was faster
+	}
+	desired, err := recovered(d.policy, current, time.Now())
+	if err != nil {
+		return err
+	}
+	was = d.stale(key, current.GetUID(), was)
+	in := input(d.policy, d.policy.Guarded(ctx, current), was, d.policy.Layout.Read(desired.Object), time.Now())
+	verdict := rules.Decide(in)
+	if verdict.Wish != rules.WishNone {
+		in.Pods = d.live.Of(ctx, d.policy, current, true)
+		in.Now = time.Now()
+		verdict = rules.Decide(in)
+	}
+	switch {
+	case verdict.Retry:
+		return errors.New(verdict.Message)
+	case !verdict.Allowed:
+		return nil // the informers are behind; what they are missing brings us back
+	}
+	wrote, err := owned(d.policy).Write(ctx, d.client.Status(), current, desired)
+	switch {
+	case err == nil:
+	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return nil
+	case apierrors.IsConflict(err):
+		metrics.Recoveries.WithLabelValues(countConflict).Inc()
+		return err
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
+		metrics.Recoveries.WithLabelValues(countRefused).Inc()
+		d.log.Error(err, "recovery refused", "namespace", key.Namespace, "name", key.Name)
+		d.event(current, corev1.EventTypeWarning, v1alpha1.ReasonRecoveryFailed, "its pods are ready again, but the API server refuses the change: "+err.Error())
+		return err
+	default:
+		return err
+	}
+	if wrote {
+		d.remember(key, current.GetUID(), in.Pods.Pods)
+		d.log.Info("object brought back", "namespace", key.Namespace, "name", key.Name, "uid", current.GetUID(), "phase", d.policy.Spec.Recovered.Phase, "because", because(verdict))
+		reason := v1alpha1.ReasonRecovered
+		if verdict.Reason == rules.ReasonAllowed {
+			reason = v1alpha1.ReasonRecoveryAllowed
+		}
+		d.event(desired, corev1.EventTypeNormal, reason, fmt.Sprintf("brought back from %s to %s: %s", was.Phase, d.policy.Spec.Recovered.Phase, because(verdict)))
+	}
+	return nil
+}
+
+// disallow takes the annotation off that let an object recover without evidence: it is for
+// once.
+func (d *driver) disallow(ctx context.Context, o *object) error {
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(facts.ResourceOf(d.policy.Resource).GroupVersion().WithKind(d.policy.Resource.Kind))
+	u.SetNamespace(o.Namespace)
+	u.SetName(o.Name)
+	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:null}}}`, o.ResourceVersion, v1alpha1.AllowRecoveryAnnotation)
+	err := d.client.Patch(ctx, u, client.RawPatch(types.MergePatchType, []byte(patch)))
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		return nil // the newer one is on its way here
+	case err != nil:
+		return fmt.Errorf("taking annotation %s off: %w", v1alpha1.AllowRecoveryAnnotation, err)
+	}
+	d.log.Info("allowance used up", "namespace", o.Namespace, "name", o.Name, "uid", o.UID, "phase", o.status.Phase)
+	d.event(u, corev1.EventTypeNormal, v1alpha1.ReasonRecoveryAllowed, fmt.Sprintf("it is not failed (phase %s): annotation %s, which lets an object recover once without evidence, is taken off", o.status.Phase, v1alpha1.AllowRecoveryAnnotation))
+	return nil
+}
+
+// because says what a recovery rests on.
+func because(verdict rules.Decision) string {
+	if verdict.Reason == rules.ReasonAllowed {
+		return "annotation " + v1alpha1.AllowRecoveryAnnotation + " allows it"
+	}
+	text := "nothing was recorded"
+	for i, v := range verdict.Evidence {
+		if i == 0 {
+			text = v.String()
+			continue
+		}
+		text += "; " + v.String()
+	}
+	return wording.Clip(text, 512)
+}
+
+// tell writes an event on an object, unless it was the last one to say so.
+func (d *driver) tell(o *object, kind, reason, message string) {
+	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	text := string(o.UID) + reason + message
+	d.mu.Lock()
+	same := d.told[key] == text
+	d.told[key] = text
+	d.mu.Unlock()
+	if same {
+		return
+	}
+	u := &unstructured.Unstructured{}
+	u.SetNamespace(o.Namespace)
+	u.SetName(o.Name)
+	u.SetUID(o.UID)
+	d.event(u, kind, reason, message)
+}
+
+func (d *driver) forget(key types.NamespacedName) {
+	d.mu.Lock()
+	delete(d.told, key)
+	delete(d.since, key)
+	d.mu.Unlock()
+}
+
+// maxNote is the API's limit of an event's note.
+const maxNote = 1024
+
+func (d *driver) event(o *unstructured.Unstructured, kind, reason, message string) {
+	d.events.Eventf(&corev1.ObjectReference{
+		APIVersion: facts.ResourceOf(d.policy.Resource).GroupVersion().String(), Kind: d.policy.Resource.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
+	}, nil, kind, reason, "Recover", "%s", wording.Clip(message, maxNote-8))
+}

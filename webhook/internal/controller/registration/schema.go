@@ -1,0 +1,216 @@
+package registration
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/recovery"
+)
+
+// recordUID is how long a UID is, and with it an entry of a record.
+const recordUID = len(v1alpha1.NoPodUID)
+
+// checkCRD judges whether a CRD carries what a RecoveryPolicy stands on, and says what its
+// schema makes of the record. All versions that are served count: a write through one whose
+// schema lacks the field would drop it, without a word.
+func checkCRD(s v1alpha1.RecoveryPolicySpec, crd *apiextensionsv1.CustomResourceDefinition, version string) (v1alpha1.RecordSchema, verdict, bool) {
+	record := v1alpha1.RecordSchema{}
+	found := false
+	for i := range crd.Spec.Versions {
+		v := &crd.Spec.Versions[i]
+		if !v.Served {
+			continue
+		}
+		r, bad, wrong := checkVersion(s, crd.Name, v)
+		if wrong {
+			return record, bad, true
+		}
+		// The API server hands over the version that the policy names. How the record is
+		// cleared follows that one; its limit is the tightest of all.
+		if v.Name == version {
+			record.Cleared, record.Required, found = r.Cleared, r.Required, true
+		}
+		if record.MaxItems == 0 || (r.MaxItems > 0 && r.MaxItems < record.MaxItems) {
+			record.MaxItems = r.MaxItems
+		}
+	}
+	if !found {
+		return record, verdict{reason: v1alpha1.ReasonUnknownKind, again: true, void: true, message: fmt.Sprintf("spec.resource: CRD %s does not serve version %s", crd.Name, version)}, true
+	}
+	return record, verdict{}, false
+}
+
+func checkVersion(s v1alpha1.RecoveryPolicySpec, crd string, v *apiextensionsv1.CustomResourceDefinitionVersion) (v1alpha1.RecordSchema, verdict, bool) {
+	where := fmt.Sprintf("CRD %s, version %s", crd, v.Name)
+	no := func(reason, format string, args ...any) (v1alpha1.RecordSchema, verdict, bool) {
+		return v1alpha1.RecordSchema{}, verdict{reason: reason, again: true, void: true, message: clip(where + ": " + fmt.Sprintf(format, args...))}, true
+	}
+	if v.Subresources == nil || v.Subresources.Status == nil {
+		return no(v1alpha1.ReasonStatusSubresourceMissing, "has no status subresource, so that its status could be written past the guard; add \"subresources: {status: {}}\"")
+	}
+	if v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
+		return no(v1alpha1.ReasonProvenanceFieldMissing, "has no schema, so that %s is not known to be stored", s.RecordPath)
+	}
+	phase, _, _ := property(v.Schema.OpenAPIV3Schema, s.PhasePath)
+	switch {
+	case phase == nil:
+		return no(v1alpha1.ReasonUnsuitableField, "spec.phasePath: the schema has no field %s", s.PhasePath)
+	case phase.Type != "string":
+		return no(v1alpha1.ReasonUnsuitableField, "spec.phasePath: %s is %s, and should be a string", s.PhasePath, typeOf(phase))
+	}
+	if name, word := unknownPhase(s, phase); name != "" {
+		return no(v1alpha1.ReasonUnknownPhase, "spec.%s: %q is none of the values that the schema allows at %s: %s", word, name, s.PhasePath, strings.Join(enumOf(phase), ", "))
+	}
+	if s.ConditionsPath != "" {
+		if problem, reason := checkConditionList(s, v.Schema.OpenAPIV3Schema); problem != "" {
+			return no(reason, "%s", problem)
+		}
+	}
+	record, required, _ := property(v.Schema.OpenAPIV3Schema, s.RecordPath)
+	switch {
+	case record == nil:
+		return no(v1alpha1.ReasonProvenanceFieldMissing, "spec.recordPath: the schema has no field %s, so that a record would be dropped without a word; upgrade the CRD, or add the field: {type: array, items: {type: string}}", s.RecordPath)
+	case record.Type != "array" || record.Items == nil || record.Items.Schema == nil || record.Items.Schema.Type != "string":
+		return no(v1alpha1.ReasonUnsuitableField, "spec.recordPath: %s is %s, and should be a list of strings", s.RecordPath, typeOf(record))
+	}
+	if problem := unfit(record); problem != "" {
+		return no(v1alpha1.ReasonUnsuitableField, "spec.recordPath: %s %s", s.RecordPath, problem)
+	}
+	out := v1alpha1.RecordSchema{Required: required, Cleared: v1alpha1.ClearRemove}
+	if record.MaxItems != nil {
+		out.MaxItems = *record.MaxItems
+	}
+	switch {
+	case record.Nullable:
+		out.Cleared = v1alpha1.ClearNull
+	case required || record.Default != nil:
+		// Removed, it would be missing, or come back with its default.
+		out.Cleared = v1alpha1.ClearEmpty
+		if record.MinItems != nil && *record.MinItems > 0 {
+			return no(v1alpha1.ReasonUnsuitableField, "spec.recordPath: %s can be neither null nor absent nor empty, so that a record could not be cleared", s.RecordPath)
+		}
+	}
+	return out, verdict{}, false
+}
+
+// property finds the schema of a path, and whether its parent requires it.
+func property(schema *apiextensionsv1.JSONSchemaProps, path v1alpha1.StatusPath) (found *apiextensionsv1.JSONSchemaProps, required, ok bool) {
+	here := schema
+	for _, name := range recovery.Segments(path) {
+		p, has := here.Properties[name]
+		if !has {
+			return nil, false, false
+		}
+		required = slices.Contains(here.Required, name)
+		here = &p
+	}
+	return here, required, true
+}
+
+func typeOf(p *apiextensionsv1.JSONSchemaProps) string {
+	switch {
+	case p.XIntOrString:
+		return "int-or-string"
+	case p.Type == "":
+		return "of no type"
+	case p.Type == "array" && p.Items != nil && p.Items.Schema != nil:
+		return "a list of " + p.Items.Schema.Type
+	}
+	return "of type " + p.Type
+}
+
+// unfit says which bounds of the schema a list of UIDs does not fit in.
+func unfit(record *apiextensionsv1.JSONSchemaProps) string {
+	e := record.Items.Schema
+	switch {
+	case len(e.Enum) > 0:
+		return "allows only some values"
+	case e.MaxLength != nil && *e.MaxLength < int64(recordUID):
+		return fmt.Sprintf("allows %d characters an entry; a UID has %d", *e.MaxLength, recordUID)
+	case e.MinLength != nil && *e.MinLength > int64(recordUID):
+		return fmt.Sprintf("wants %d characters an entry; a UID has %d", *e.MinLength, recordUID)
+	case record.MaxItems != nil && *record.MaxItems < 1:
+		return "has room for nothing"
+	case len(e.XValidations) > 0 || len(record.XValidations) > 0:
+		// They cannot be told from here to allow every UID, and one that does not would
+		// refuse the failure itself.
+		return "has validation rules (x-kubernetes-validations), which belay cannot judge"
+	}
+	return ""
+}
+
+func enumOf(p *apiextensionsv1.JSONSchemaProps) []string {
+	var out []string
+	for _, e := range p.Enum {
+		var s string
+		if json.Unmarshal(e.Raw, &s) == nil {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// unknownPhase finds a phase that the schema does not allow: one with a typing error would
+// be no way out of a failure, or a way without a guard.
+func unknownPhase(s v1alpha1.RecoveryPolicySpec, phase *apiextensionsv1.JSONSchemaProps) (name, field string) {
+	if len(phase.Enum) == 0 {
+		return "", ""
+	}
+	allowed := enumOf(phase)
+	for _, list := range []struct {
+		field  string
+		phases []v1alpha1.Phase
+	}{
+		{"phases.failed", s.Phases.Failed},
+		{"phases.recovered", s.Phases.Recovered},
+		{"phases.lifecycle", s.Phases.Lifecycle},
+	} {
+		for _, p := range list.phases {
+			if !slices.Contains(allowed, string(p)) {
+				return string(p), list.field
+			}
+		}
+	}
+	return "", ""
+}
+
+// checkConditionList judges the schema of the conditions, and the types that the policy
+// names.
+func checkConditionList(s v1alpha1.RecoveryPolicySpec, schema *apiextensionsv1.JSONSchemaProps) (problem, reason string) {
+	list, _, _ := property(schema, s.ConditionsPath)
+	switch {
+	case list == nil:
+		return fmt.Sprintf("spec.conditionsPath: the schema has no field %s", s.ConditionsPath), v1alpha1.ReasonUnsuitableField
+	case list.Type != "array" || list.Items == nil || list.Items.Schema == nil || list.Items.Schema.Type != "object":
+		return fmt.Sprintf("spec.conditionsPath: %s is %s, and should be a list of conditions", s.ConditionsPath, typeOf(list)), v1alpha1.ReasonUnsuitableField
+	}
+	kind, ok := list.Items.Schema.Properties["type"]
+	if !ok || kind.Type != "string" || list.Items.Schema.Properties["status"].Type != "string" {
+		return fmt.Sprintf("spec.conditionsPath: the entries of %s have not the strings type and status", s.ConditionsPath), v1alpha1.ReasonUnsuitableField
+	}
+	if len(kind.Enum) == 0 {
+		return "", ""
+	}
+	allowed := enumOf(&kind)
+	type named struct{ field, name string }
+	var names []named
+	if s.Terminal != nil {
+		names = append(names, named{"terminal.type", s.Terminal.Type})
+	}
+	if s.Recovered != nil {
+		for _, c := range s.Recovered.SetConditions {
+			names = append(names, named{"recovered.setConditions", c.Type})
+		}
+	}
+	for _, n := range names {
+		if !slices.Contains(allowed, n.name) {
+			return fmt.Sprintf("spec.%s: %q is none of the types of conditions that the schema allows: %s", n.field, n.name, strings.Join(allowed, ", ")), v1alpha1.ReasonUnknownPhase
+		}
+	}
+	return "", ""
+}
