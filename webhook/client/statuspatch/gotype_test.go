@@ -3,6 +3,8 @@ package statuspatch
 import (
 	"encoding/json"
 	"maps"
+	"math/big"
+	"net/netip"
 	"reflect"
 	"slices"
 	"testing"
@@ -23,8 +25,8 @@ type level1 struct {
 }
 
 type Level2 struct {
-	Deep  int `json:"deep,omitempty"`
-	Hides int `json:"Hides"`
+	Deep  int    `json:"deep,omitempty"`
+	Hides string `json:"Hides"`
 	Both  int
 	Inner int
 }
@@ -44,7 +46,12 @@ type Tags2 struct {
 	Rest int
 }
 
+type Tags3 struct {
+	Deeper int `json:"same"`
+}
+
 type (
+	Deep3  struct{ Tags3 }
 	Twice1 struct{ Level2 }
 	Twice2 struct{ Level2 }
 )
@@ -109,6 +116,7 @@ func TestFieldsAreThoseOfEncodingJSON(t *testing.T) {
 			Other
 		}{},
 		embed(Tags{}, Tags2{}),
+		embed(Tags{}, Tags2{}, Deep3{}),
 		embed(Tags{}, Other{}),
 		embed(Twice1{}, Twice2{}),
 		embed(Twice1{}, Twice2{}, Level2{}),
@@ -131,6 +139,14 @@ func TestFieldsAreThoseOfEncodingJSON(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: fields (-encoding/json +got):\n%s", v.Type(), diff)
 		}
+	}
+}
+
+// The type is that of the field that counts, too.
+func TestTheOuterFieldCounts(t *testing.T) {
+	t.Parallel()
+	if got := jsonFields(reflect.TypeFor[level1]())["Hides"].typ.Kind(); got != reflect.Int {
+		t.Errorf("the field is of kind %s", got)
 	}
 }
 
@@ -186,7 +202,7 @@ func fill(v reflect.Value, depth int) {
 
 func TestTypesThatWriteThemselves(t *testing.T) {
 	t.Parallel()
-	for _, value := range []any{metav1.Time{}, metav1.MicroTime{}, metav1.Duration{}, metav1.FieldsV1{}, resource.Quantity{}, intstr.IntOrString{}, runtime.RawExtension{}, json.RawMessage{}, time.Time{}} {
+	for _, value := range []any{metav1.Time{}, metav1.MicroTime{}, metav1.Duration{}, metav1.FieldsV1{}, resource.Quantity{}, intstr.IntOrString{}, runtime.RawExtension{}, json.RawMessage{}, time.Time{}, netip.Addr{}, big.Int{}} {
 		if !opaque(reflect.TypeOf(value)) {
 			t.Errorf("%T is looked into", value)
 		}

@@ -208,6 +208,10 @@ func TestRequired(t *testing.T) {
 			current: untyped(t, `{}`), desired: untyped(t, `{"a":{"b":[]}}`),
 			options: Options{Fields: []string{"a"}, Required: []string{"a.b"}}, want: `{"a":{"b":[]}}`,
 		},
+		"a key with a dot is not a path": {
+			current: untyped(t, `{}`), desired: untyped(t, `{"a":{"b":{"c":1},"b.c":null}}`),
+			options: Options{Fields: []string{"a"}, Required: []string{"a.b.c"}}, want: `{"a":{"b":{"c":1},"b.c":null}}`,
+		},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -16,6 +16,9 @@ func Decide(in Input) Decision {
 	case in.Object.Deleting:
 		// The last writes of a controller must never keep an object from going.
 		return untouched(ReasonDeleting)
+	case in.New.Problem != "" && in.Old.Problem == "" && in.inFailure() && in.Final:
+		// The schema has let it through; what cannot be read is no way out.
+		return in.deny(ReasonUnreadable, fmt.Sprintf("%s has failed (phase %s), and what it would become cannot be read: %s", in.subject(), quote(in.Old.Phase), clean(in.New.Problem)))
 	case in.Old.Problem != "" || in.New.Problem != "":
 		return unreadable(in)
 	case in.New.Absent && in.inFailure():
@@ -52,7 +55,7 @@ func (in Input) enter(before kind) Decision {
 	if in.New.Terminal || before == replacing || in.Object.ResumeInFlight || in.Object.ResumeProblem != "" {
 		d := in.cleared(ReasonSealed)
 		if in.Object.ResumeProblem != "" {
-			d.Warnings = append(d.Warnings, fmt.Sprintf("%s: no telling whether its pods are being replaced, so nothing is recorded and it cannot recover by evidence: %s", in.subject(), in.Object.ResumeProblem))
+			d.Warnings = append(d.Warnings, fmt.Sprintf("%s: no telling whether its pods are being replaced, so nothing is recorded and it cannot recover by evidence: %s", in.subject(), clean(in.Object.ResumeProblem)))
 		}
 		return d
 	}
@@ -103,7 +106,7 @@ func (in Input) enter(before kind) Decision {
 func (in Input) unknown(kept []string) Decision {
 	if in.Pods.Problem != "" {
 		d := in.record(ReasonExpressionFailed, kept)
-		d.Warnings = append(d.Warnings, fmt.Sprintf("%s: its pods cannot be told, so that nothing is recorded: %s", in.subject(), in.Pods.Problem))
+		d.Warnings = append(d.Warnings, fmt.Sprintf("%s: its pods cannot be told, so that nothing is recorded: %s", in.subject(), clean(in.Pods.Problem)))
 		return d
 	}
 	message := fmt.Sprintf("%s fails, and which of its pods could not be found out: %s", in.subject(), in.Pods.Cause.Words())
@@ -136,6 +139,9 @@ func (in Input) leave() Decision {
 	case len(record) == 0 || sealed(record):
 		if in.Object.Allowed {
 			d := in.cleared(ReasonAllowed)
+			if !d.Allowed {
+				return d
+			}
 			d.Warnings = append(d.Warnings, fmt.Sprintf("%s recovers without evidence, as its annotation %s allows", in.subject(), v1alpha1.AllowRecoveryAnnotation))
 			return d
 		}
@@ -150,8 +156,8 @@ func (in Input) leave() Decision {
 	}
 	switch {
 	case in.Pods.Problem != "":
-		return in.deny(ReasonExpressionFailed, to+": its pods cannot be told: "+in.Pods.Problem)
-	case in.Pods.State != fact.Known:
+		return in.deny(ReasonExpressionFailed, to+": its pods cannot be told: "+clean(in.Pods.Problem))
+	case in.Pods.State != fact.Known || !in.Pods.Live:
 		return in.retry(ReasonLookupFailed, to+" yet: the state of its pods could not be found out: "+in.Pods.Cause.Words()+"; try again")
 	}
 	evidence := in.Policy.Evidence(union(record, in.New.Record.UIDs), in.Pods.Pods, in.Now)
@@ -256,7 +262,7 @@ func (in Input) did(r Reason, e Edit) string {
 	case e.Clear:
 		return "clears the record of failed pods"
 	case e.UIDs != nil:
-		return wording.Clip("sets the record of failed pods to "+strings.Join(e.UIDs, ", "), 512)
+		return wording.OneLine(wording.Clip("sets the record of failed pods to "+strings.Join(e.UIDs, ", "), 512))
 	}
 	return ""
 }
@@ -269,7 +275,7 @@ func unreadable(in Input) Decision {
 		problem = in.Old.Problem
 	}
 	d := untouched(ReasonUnreadable)
-	d.Warnings = []string{fmt.Sprintf("%s is not guarded, since its status cannot be read: %s", in.subject(), problem)}
+	d.Warnings = []string{fmt.Sprintf("%s is not guarded, since its status cannot be read: %s", in.subject(), clean(problem))}
 	return d
 }
 
@@ -291,7 +297,7 @@ func (d Decision) AsWarning() Decision {
 	if d.Wish != WishNone {
 		return d
 	}
-	out := Decision{Allowed: true, Reason: d.Reason, Warnings: d.Warnings, Evidence: d.Evidence, Message: d.Message}
+	out := Decision{Allowed: true, Reason: d.Reason, Warnings: slices.Clone(d.Warnings), Evidence: d.Evidence, Message: d.Message}
 	switch {
 	case !d.Allowed:
 		code := 403

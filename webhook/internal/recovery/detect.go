@@ -46,7 +46,7 @@ func (p Policy) Failing(pod Pod) (why string, failing bool) {
 // evicted may have no statuses at all.
 func failedBecause(pod Pod) string {
 	if pod.Reason != "" {
-		return "phase Failed: " + pod.Reason
+		return "phase Failed: " + clean(pod.Reason)
 	}
 	for _, c := range pod.Containers {
 		if c.Ended && c.ExitCode != 0 {

@@ -37,7 +37,7 @@ func (v Verdict) String() string {
 	}
 	what := fmt.Sprintf("uid %s", quote(string(v.UID)))
 	if v.Pod != "" {
-		what = fmt.Sprintf("pod %s (uid %s)", quote(v.Pod), v.UID)
+		what = fmt.Sprintf("pod %s (uid %s)", quote(v.Pod), clean(string(v.UID)))
 	}
 	return wording.Clip(fmt.Sprintf("%s: %s: %s", what, v.Reason, v.Detail), maxLine)
 }
@@ -101,7 +101,7 @@ func (p Policy) notReady(pod Pod, now time.Time) (Reason, string) {
 	case main.Ended:
 		return ReasonMainNotRunning, fmt.Sprintf("container %s ended with code %d", quote(main.Name), main.ExitCode)
 	case !main.Running:
-		return ReasonMainNotRunning, fmt.Sprintf("container %s waits: %s", quote(main.Name), main.Waiting)
+		return ReasonMainNotRunning, fmt.Sprintf("container %s waits: %s", quote(main.Name), clean(main.Waiting))
 	}
 	if p.Source != v1alpha1.EvidenceWitness {
 		switch {
@@ -128,7 +128,7 @@ func (p Pod) unready() string {
 		}
 		if !c.Ready {
 			if c.Waiting != "" {
-				return fmt.Sprintf("; %s waits: %s", c.words(), c.Waiting)
+				return fmt.Sprintf("; %s waits: %s", c.words(), clean(c.Waiting))
 			}
 			return fmt.Sprintf("; %s is not ready", c.words())
 		}
@@ -161,6 +161,9 @@ func refusals(all []Verdict) []Verdict {
 	}
 	return out
 }
+
+// clean makes other people's text fit for a message.
+func clean(s string) string { return wording.OneLine(wording.Clip(s, 256)) }
 
 // quote quotes other people's text for a message.
 func quote(s string) string {
