@@ -74,7 +74,9 @@ type RecoveryPolicySpec struct {
 
 	// matchConditions are CEL expressions which must all be true, evaluated by the
 	// API server before it calls belay, with the variables object, oldObject,
-	// request and authorizer. They do not go with recover: Auto.
+	// request and authorizer. A client may send any metadata and spec along with a status;
+	// they are dropped, but after these expressions have seen them as object: judge by
+	// oldObject. They do not go with recover: Auto.
 	// +optional
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=map

@@ -147,6 +147,10 @@ func (h *Recovery) decide(ctx context.Context, c *recoveryCall, preview bool) re
 		in.Object = recovery.Object{Kind: p.Resource.Kind, Name: c.req.Name}
 	} else {
 		in.Object = p.Guarded(ctx, c.old)
+		if ctx.Err() != nil {
+			// An expression that was cut short says nothing, and must not cost a record.
+			return recovery.Decision{Reason: recovery.ReasonLookupFailed, Retry: true, Message: "the policy's expressions could not be evaluated in time; try again"}
+		}
 	}
 	for {
 		d := recovery.Decide(in)

@@ -74,8 +74,8 @@ type driver struct {
 	since map[types.NamespacedName]time.Time
 	// recent are recoveries of a moment ago.
 	recent map[types.NamespacedName]recovery
-	done sync.WaitGroup
-	stop context.CancelFunc
+	done   sync.WaitGroup
+	stop   context.CancelFunc
 }
 
 // recovery is what is remembered of one: all the Pods that the object had then, each of
