@@ -3,6 +3,8 @@ package registration
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -15,6 +17,7 @@ import (
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 	"github.com/belay-dev/belay/webhook/internal/admission"
 	"github.com/belay-dev/belay/webhook/internal/facts"
+	"github.com/belay-dev/belay/webhook/internal/recovery"
 )
 
 // Labels that, on a ClusterRole, add its rules to what belay may do on behalf of
@@ -163,7 +166,7 @@ func recoveryEntries(p *v1alpha1.RecoveryPolicy, s settings) (mutating, validati
 		name:              p.Name + v1alpha1.RecoveryEntryDomain,
 		namespaceSelector: optedIn(in.Spec.NamespaceSelector, s.ownNamespace),
 		objectSelector:    selectorOrAll(in.Spec.Selector),
-		conditions:        append(conditionsOf(in.Spec.MatchConditions), notController(s)),
+		conditions:        append(conditionsOf(in.Spec.MatchConditions), notController(s), concerned(in.Spec)),
 		// The subresource by its name, and no other: a Scale is no custom resource, and a rule
 		// for the resource itself is not asked for writes to its status.
 		rules: []admissionregistrationv1.RuleWithOperations{{
@@ -188,6 +191,43 @@ func notController(s settings) admissionregistrationv1.MatchCondition {
 		Name:       "belay.not-controller",
 		Expression: fmt.Sprintf("request.userInfo.username != %q", "system:serviceaccount:"+s.ownNamespace+":"+s.controllerAccount),
 	}
+}
+
+// concerned keeps the API server from asking about writes that have nothing to do with a
+// failure: neither the stored object nor the new one is failed, or has a record, or has
+// something else at these paths than it should. The ordinary life of a guarded object costs
+// no call.
+//
+// It must be true wherever the guard does not leave a write untouched.
+func concerned(s v1alpha1.RecoveryPolicySpec) admissionregistrationv1.MatchCondition {
+	var failed []string
+	for _, p := range s.Phases.Failed {
+		failed = append(failed, strconv.Quote(string(p)))
+	}
+	var either []string
+	for _, object := range []string{"oldObject", "object"} {
+		phase, record := optional(object, s.PhasePath), optional(object, s.RecordPath)
+		concerns := []string{
+			fmt.Sprintf("%s in [%s]", phase, strings.Join(failed, ", ")),
+			fmt.Sprintf("(%s != null && type(%s) != string)", phase, phase),
+			fmt.Sprintf("(%s != null && %s != [])", record, record),
+		}
+		if s.ConditionsPath != "" {
+			conditions := optional(object, s.ConditionsPath)
+			concerns = append(concerns, fmt.Sprintf("(%s != null && type(%s) != list)", conditions, conditions))
+		}
+		either = append(either, fmt.Sprintf("(has(%s.status) && %s.status != null && (type(%s.status) != map || %s))", object, object, object, strings.Join(concerns, " || ")))
+	}
+	return admissionregistrationv1.MatchCondition{Name: "belay.concerned", Expression: strings.Join(either, " || ")}
+}
+
+// optional is the CEL expression of the value at a path; null where it is absent.
+func optional(object string, path v1alpha1.StatusPath) string {
+	text := object
+	for _, name := range recovery.Segments(path) {
+		text += "[?" + strconv.Quote(name) + "]" // as a key, since CEL reserves some words
+	}
+	return text + ".orValue(dyn(null))"
 }
 
 type recoverySubject struct{ *v1alpha1.RecoveryPolicy }
