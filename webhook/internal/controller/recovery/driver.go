@@ -191,7 +191,7 @@ func (d *driver) look(ctx context.Context, key types.NamespacedName) error {
 	}
 	if !d.policy.IsFailed(o.status.Phase) {
 		d.forget(key)
-		if o.about.Allowed && len(o.status.Record.UIDs) == 0 && mode == v1alpha1.ModeEnforce {
+		if o.about.Allowed && o.status.Problem == "" && len(o.status.Record.UIDs) == 0 && mode == v1alpha1.ModeEnforce {
 			return d.disallow(ctx, o)
 		}
 		return nil
@@ -210,7 +210,7 @@ func (d *driver) look(ctx context.Context, key types.NamespacedName) error {
 		d.waits(key)
 		d.tell(o, corev1.EventTypeWarning, v1alpha1.ReasonNotRecoverable, fmt.Sprintf("%s: %s", verdict.Reason, verdict.Message))
 		return nil
-	case !verdict.Allowed, d.policy.Spec.Recover != v1alpha1.RecoverAuto:
+	case !recovers(verdict), d.policy.Spec.Recover != v1alpha1.RecoverAuto:
 		d.forget(key)
 		return nil
 	case mode == v1alpha1.ModeWarn:
@@ -318,7 +318,7 @@ func (d *driver) recover(ctx context.Context, key types.NamespacedName) error {
 	switch {
 	case verdict.Retry:
 		return errors.New(verdict.Message)
-	case !verdict.Allowed:
+	case !recovers(verdict):
 		return nil // the informers are behind; what they are missing brings us back
 	}
 	wrote, err := owned(d.policy).Write(ctx, d.client.Status(), current, desired)
@@ -367,6 +367,12 @@ func (d *driver) disallow(ctx context.Context, o *object) error {
 	d.log.Info("allowance used up", "namespace", o.Namespace, "name", o.Name, "uid", o.UID, "phase", o.status.Phase)
 	d.event(u, corev1.EventTypeNormal, v1alpha1.ReasonRecoveryAllowed, fmt.Sprintf("it is not failed (phase %s): annotation %s, which lets an object recover once without evidence, is taken off", o.status.Phase, v1alpha1.AllowRecoveryAnnotation))
 	return nil
+}
+
+// recovers reports whether a decision lets an object recover; others let writes be that have
+// nothing to do with it.
+func recovers(verdict rules.Decision) bool {
+	return verdict.Allowed && (verdict.Reason == rules.ReasonRecovered || verdict.Reason == rules.ReasonAllowed)
 }
 
 // because says what a recovery rests on.

@@ -44,9 +44,9 @@ type verdict struct {
 	reason, message string
 	// again says that the same spec may be accepted later without being changed.
 	again bool
-	// void says that nothing may go on with an earlier spec either: what that stands on is
-	// gone.
-	void bool
+	// revised says that what is in force changes, although the newest spec is refused: what
+	// the one in force stands on is gone, or is another now.
+	revised bool
 	// One of these is set when ok, by the kind of the policy.
 	inForce         *v1alpha1.AcceptedOwnerPolicy
 	nameInForce     *v1alpha1.AcceptedNamePolicy

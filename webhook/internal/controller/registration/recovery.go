@@ -40,11 +40,38 @@ type observedRecovery struct {
 	otherErr error
 	readers  []rightFact
 	drivers  []rightFact
+	// held is the CRD of what is in force, which may be another's; nil where there is none.
+	held    *apiextensionsv1.CustomResourceDefinition
+	heldErr error
 }
 
-// acceptRecovery judges a spec. It is pure; the first thing that is wrong is reported, with
-// its field path.
+// acceptRecovery judges a spec, and what is in force. It is pure.
 func acceptRecovery(p *v1alpha1.RecoveryPolicy, o observedRecovery) verdict {
+	v := judgeRecovery(p, o)
+	in := p.Status.InForce
+	if v.ok || in == nil || o.heldErr != nil {
+		return v
+	}
+	// A spec that is refused leaves the last one in force, but not without what that stands
+	// on: a record that is not stored would be half a guard.
+	if o.held == nil {
+		v.revised = true
+		return v
+	}
+	record, _, lost := checkCRD(in.Spec, o.held, in.Resource.Version)
+	switch {
+	case lost:
+		v.revised = true
+	case record != in.Record:
+		v.revised, v.recoveryInForce = true, in.DeepCopy()
+		v.recoveryInForce.Record = record
+	}
+	return v
+}
+
+// judgeRecovery judges the newest spec; the first thing that is wrong is reported, with its
+// field path.
+func judgeRecovery(p *v1alpha1.RecoveryPolicy, o observedRecovery) verdict {
 	s := p.Spec
 	if v, bad := checkPodSelectors(s.Pods); bad {
 		return v
@@ -69,7 +96,7 @@ func acceptRecovery(p *v1alpha1.RecoveryPolicy, o observedRecovery) verdict {
 	case o.crdErr != nil:
 		return verdict{reason: v1alpha1.ReasonCheckFailed, again: true, message: clip(fmt.Sprintf("spec.resource: could not read the CRD: %v", o.crdErr))}
 	case o.crd == nil:
-		return verdict{reason: v1alpha1.ReasonUnknownKind, again: true, void: true, message: fmt.Sprintf("spec.resource: there is no CRD %s.%s; install it, or name a custom resource", res.Resource, res.Group)}
+		return verdict{reason: v1alpha1.ReasonUnknownKind, again: true, message: fmt.Sprintf("spec.resource: there is no CRD %s.%s; install it, or name a custom resource", res.Resource, res.Group)}
 	case !res.Namespaced:
 		return verdict{reason: v1alpha1.ReasonScopeMismatch, message: fmt.Sprintf("spec.resource: %s is cluster-scoped, and has no Pods of its own", s.Resource.Kind)}
 	}
@@ -107,17 +134,14 @@ func checkPodSelectors(sources []v1alpha1.PodSource) (verdict, bool) {
 // observeRecovery finds out what acceptance depends on.
 func (r *Reconciler) observeRecovery(ctx context.Context, p *v1alpha1.RecoveryPolicy) observedRecovery {
 	var o observedRecovery
+	if in := p.Status.InForce; in != nil {
+		o.held, o.heldErr = r.definition(ctx, in.Resource)
+	}
 	res, err := r.resolver.Resolve(p.Spec.Resource.APIVersion, p.Spec.Resource.Kind)
 	if o.kind = (kindFact{resource: res, err: err}); err != nil {
 		return o
 	}
-	var crd apiextensionsv1.CustomResourceDefinition
-	switch err := r.live.Get(ctx, client.ObjectKey{Name: res.Resource + "." + res.Group}, &crd); {
-	case err == nil:
-		o.crd = &crd
-	case !apierrors.IsNotFound(err):
-		o.crdErr = err
-	}
+	o.crd, o.crdErr = r.definition(ctx, res)
 	o.other, o.otherErr = r.otherGuard(ctx, p, res)
 	pods := v1alpha1.ResolvedResource{Version: "v1", Resource: "pods"}
 	for _, account := range []string{r.o.WebhookAccount, r.o.ControllerAccount} {
@@ -134,6 +158,19 @@ func (r *Reconciler) observeRecovery(ctx context.Context, p *v1alpha1.RecoveryPo
 		o.drivers = append(o.drivers, r.right(ctx, r.o.ControllerAccount, "patch", status))
 	}
 	return o
+}
+
+// definition reads the CRD of a resource; nil where there is none.
+func (r *Reconciler) definition(ctx context.Context, res v1alpha1.ResolvedResource) (*apiextensionsv1.CustomResourceDefinition, error) {
+	var crd apiextensionsv1.CustomResourceDefinition
+	err := r.live.Get(ctx, client.ObjectKey{Name: res.Resource + "." + res.Group}, &crd)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &crd, nil
 }
 
 // otherGuard finds another policy that guards the same resource. It asks the API server

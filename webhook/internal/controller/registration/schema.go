@@ -40,7 +40,7 @@ func checkCRD(s v1alpha1.RecoveryPolicySpec, crd *apiextensionsv1.CustomResource
 		}
 	}
 	if !found {
-		return record, verdict{reason: v1alpha1.ReasonUnknownKind, again: true, void: true, message: fmt.Sprintf("spec.resource: CRD %s does not serve version %s", crd.Name, version)}, true
+		return record, verdict{reason: v1alpha1.ReasonUnknownKind, again: true, message: fmt.Sprintf("spec.resource: CRD %s does not serve version %s", crd.Name, version)}, true
 	}
 	return record, verdict{}, false
 }
@@ -48,7 +48,7 @@ func checkCRD(s v1alpha1.RecoveryPolicySpec, crd *apiextensionsv1.CustomResource
 func checkVersion(s v1alpha1.RecoveryPolicySpec, crd string, v *apiextensionsv1.CustomResourceDefinitionVersion) (v1alpha1.RecordSchema, verdict, bool) {
 	where := fmt.Sprintf("CRD %s, version %s", crd, v.Name)
 	no := func(reason, format string, args ...any) (v1alpha1.RecordSchema, verdict, bool) {
-		return v1alpha1.RecordSchema{}, verdict{reason: reason, again: true, void: true, message: clip(where + ": " + fmt.Sprintf(format, args...))}, true
+		return v1alpha1.RecordSchema{}, verdict{reason: reason, again: true, message: clip(where + ": " + fmt.Sprintf(format, args...))}, true
 	}
 	if v.Subresources == nil || v.Subresources.Status == nil {
 		return no(v1alpha1.ReasonStatusSubresourceMissing, "has no status subresource, so that its status could be written past the guard; add \"subresources: {status: {}}\"")

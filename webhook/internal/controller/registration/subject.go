@@ -84,7 +84,7 @@ func (r *Reconciler) accept(ctx context.Context, s subject) (again bool, err err
 	if v.ok {
 		c.Status = metav1.ConditionTrue
 	}
-	if v.ok || v.void {
+	if v.ok || v.revised {
 		s.put(v)
 	}
 	meta.SetStatusCondition(s.conditions(), c)
