@@ -71,6 +71,7 @@ func TestConcerned(t *testing.T) {
 			"its conditions are a map":         {at("Succeed", nil, nil), at("Succeed", nil, object{}), true},
 			"its status is a text":             {at("Succeed", nil, nil), status("x"), true},
 			"its status is a list":             {at("Succeed", nil, nil), status([]any{}), true},
+			"null where there should be more":  {status(object{"state": nil, "failure": nil, "list-of": nil}), status(object{"state": object{"phase-name": nil}, "failure": object{"in": nil}, "list-of": nil}), false},
 			"a lifecycle without a record":     {at("Resuming", nil, nil), at("Succeed", nil, nil), false},
 			"an unknown phase, and no failure": {at("Odd", nil, nil), at("Odder", nil, nil), false},
 		} {
