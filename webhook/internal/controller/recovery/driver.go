@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -70,12 +71,18 @@ type driver struct {
 	mu    sync.Mutex
 	// told is what the last event of an object said: it is told once.
 	told map[types.NamespacedName]string
-	// since is when the evidence for an object was first seen to hold.
-	since map[types.NamespacedName]time.Time
+	// since is when what is to be done for an object was first to be done.
+	since map[types.NamespacedName]seen
 	// recent are recoveries of a moment ago.
 	recent map[types.NamespacedName]recovery
 	done   sync.WaitGroup
 	stop   context.CancelFunc
+}
+
+// seen is a reason to do something, and when it came.
+type seen struct {
+	reason rules.Reason
+	at     time.Time
 }
 
 // recovery is what is remembered of one: all the Pods that the object had then, each of
@@ -90,7 +97,7 @@ type recovery struct {
 // start runs the driver until the context ends or stop is called.
 func (d *driver) start(ctx context.Context) {
 	ctx, d.stop = context.WithCancel(ctx)
-	d.told, d.since, d.recent = map[types.NamespacedName]string{}, map[types.NamespacedName]time.Time{}, map[types.NamespacedName]recovery{}
+	d.told, d.since, d.recent = map[types.NamespacedName]string{}, map[types.NamespacedName]seen{}, map[types.NamespacedName]recovery{}
 	d.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry))
 	add := func(obj any) {
 		if u, ok := obj.(cache.DeletedFinalStateUnknown); ok {
@@ -197,7 +204,7 @@ func (d *driver) look(ctx context.Context, key types.NamespacedName) error {
 		return nil
 	}
 	if o.problem != "" {
-		d.tell(o, corev1.EventTypeWarning, v1alpha1.ReasonNotRecoverable, fmt.Sprintf("%s: %s", rules.ReasonExpressionFailed, o.problem))
+		d.tell(o, note{corev1.EventTypeWarning, v1alpha1.ReasonNotRecoverable, rules.ReasonExpressionFailed, o.problem, nil})
 		return nil
 	}
 	verdict, err := d.suggests(o)
@@ -205,42 +212,37 @@ func (d *driver) look(ctx context.Context, key types.NamespacedName) error {
 		return err
 	}
 	metrics.Recoveries.WithLabelValues(string(verdict.Reason)).Inc()
-	switch {
-	case !verdict.Allowed && verdict.Final():
-		d.waits(key)
-		d.tell(o, corev1.EventTypeWarning, v1alpha1.ReasonNotRecoverable, fmt.Sprintf("%s: %s", verdict.Reason, verdict.Message))
-		return nil
-	case !recovers(verdict), d.policy.Spec.Recover != v1alpha1.RecoverAuto:
+	final := !verdict.Allowed && verdict.Final()
+	if !final && (!recovers(verdict) || d.policy.Spec.Recover != v1alpha1.RecoverAuto) {
 		d.forget(key)
 		return nil
-	case mode == v1alpha1.ModeWarn:
-		d.tell(o, corev1.EventTypeNormal, v1alpha1.ReasonRecovered, "mode warn: enforce would bring it back to "+string(d.policy.Spec.Recovered.Phase)+": "+because(verdict))
-		return nil
 	}
-	if left := d.holds(key); left > 0 {
+	if left := d.holds(key, verdict.Reason); left > 0 {
 		d.queue.AddAfter(key, left)
 		return nil
 	}
-	return d.recover(ctx, key)
+	switch {
+	case final:
+		d.tell(o, note{corev1.EventTypeWarning, v1alpha1.ReasonNotRecoverable, verdict.Reason, verdict.Message, nil})
+	case mode == v1alpha1.ModeWarn:
+		d.tell(o, note{corev1.EventTypeNormal, v1alpha1.ReasonRecovered, verdict.Reason, "mode warn: enforce would bring it back to " + string(d.policy.Spec.Recovered.Phase) + ": " + because(verdict), related(key.Namespace, verdict)})
+	default:
+		return d.recover(ctx, key)
+	}
+	return nil
 }
 
-// holds notes that the evidence for an object holds, and says for how much longer it has to.
-func (d *driver) holds(key types.NamespacedName) time.Duration {
+// holds notes why something is to be done for an object, and says for how much longer that
+// has to last: a Pod that is replaced is gone for a moment.
+func (d *driver) holds(key types.NamespacedName, reason rules.Reason) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	at, ok := d.since[key]
-	if !ok {
-		at = time.Now()
-		d.since[key] = at
+	first, ok := d.since[key]
+	if !ok || first.reason != reason {
+		first = seen{reason: reason, at: time.Now()}
+		d.since[key] = first
 	}
-	return grace - time.Since(at)
-}
-
-// waits notes that the evidence for an object does not hold.
-func (d *driver) waits(key types.NamespacedName) {
-	d.mu.Lock()
-	delete(d.since, key)
-	d.mu.Unlock()
+	return grace - time.Since(first.at)
 }
 
 // remember notes a recovery, and forgets those that are long over.
@@ -332,7 +334,7 @@ func (d *driver) recover(ctx context.Context, key types.NamespacedName) error {
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 		metrics.Recoveries.WithLabelValues(countRefused).Inc()
 		d.log.Error(err, "recovery refused", "namespace", key.Namespace, "name", key.Name)
-		d.event(current, corev1.EventTypeWarning, v1alpha1.ReasonRecoveryFailed, "its pods are ready again, but the API server refuses the change: "+err.Error())
+		d.event(current, note{corev1.EventTypeWarning, v1alpha1.ReasonRecoveryFailed, countRefused, "its pods are ready again, but the API server refuses the change: " + err.Error(), nil})
 		return err
 	default:
 		return err
@@ -344,7 +346,7 @@ func (d *driver) recover(ctx context.Context, key types.NamespacedName) error {
 		if verdict.Reason == rules.ReasonAllowed {
 			reason = v1alpha1.ReasonRecoveryAllowed
 		}
-		d.event(desired, corev1.EventTypeNormal, reason, fmt.Sprintf("brought back from %s to %s: %s", was.Phase, d.policy.Spec.Recovered.Phase, because(verdict)))
+		d.event(desired, note{corev1.EventTypeNormal, reason, verdict.Reason, fmt.Sprintf("brought back from %s to %s: %s", was.Phase, d.policy.Spec.Recovered.Phase, because(verdict)), related(key.Namespace, verdict)})
 	}
 	return nil
 }
@@ -365,7 +367,7 @@ func (d *driver) disallow(ctx context.Context, o *object) error {
 		return fmt.Errorf("taking annotation %s off: %w", v1alpha1.AllowRecoveryAnnotation, err)
 	}
 	d.log.Info("allowance used up", "namespace", o.Namespace, "name", o.Name, "uid", o.UID, "phase", o.status.Phase)
-	d.event(u, corev1.EventTypeNormal, v1alpha1.ReasonRecoveryAllowed, fmt.Sprintf("it is not failed (phase %s): annotation %s, which lets an object recover once without evidence, is taken off", o.status.Phase, v1alpha1.AllowRecoveryAnnotation))
+	d.event(u, note{corev1.EventTypeNormal, v1alpha1.ReasonRecoveryAllowed, "Disallowed", fmt.Sprintf("it is not failed (phase %s): annotation %s, which lets an object recover once without evidence, is taken off", o.status.Phase, v1alpha1.AllowRecoveryAnnotation), nil})
 	return nil
 }
 
@@ -392,9 +394,9 @@ func because(verdict rules.Decision) string {
 }
 
 // tell writes an event on an object, unless it was the last one to say so.
-func (d *driver) tell(o *object, kind, reason, message string) {
+func (d *driver) tell(o *object, n note) {
 	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
-	text := string(o.UID) + reason + message
+	text := string(o.UID) + n.reason + n.message
 	d.mu.Lock()
 	same := d.told[key] == text
 	d.told[key] = text
@@ -406,7 +408,7 @@ func (d *driver) tell(o *object, kind, reason, message string) {
 	u.SetNamespace(o.Namespace)
 	u.SetName(o.Name)
 	u.SetUID(o.UID)
-	d.event(u, kind, reason, message)
+	d.event(u, n)
 }
 
 func (d *driver) forget(key types.NamespacedName) {
@@ -419,8 +421,30 @@ func (d *driver) forget(key types.NamespacedName) {
 // maxNote is the API's limit of an event's note.
 const maxNote = 1024
 
-func (d *driver) event(o *unstructured.Unstructured, kind, reason, message string) {
+// note is what an event says. why is its action and pod what it relates to: the recorder
+// folds events that differ in their text alone, and keeps the first text for minutes.
+type note struct {
+	kind, reason string
+	why          rules.Reason
+	message      string
+	pod          *corev1.ObjectReference
+}
+
+func (d *driver) event(o *unstructured.Unstructured, n note) {
+	var pod runtime.Object
+	if n.pod != nil {
+		pod = n.pod
+	}
 	d.events.Eventf(&corev1.ObjectReference{
 		APIVersion: facts.ResourceOf(d.policy.Resource).GroupVersion().String(), Kind: d.policy.Resource.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
-	}, nil, kind, reason, "Recover", "%s", wording.Clip(message, maxNote-8))
+	}, pod, n.kind, n.reason, string(n.why), "%s", wording.Clip(fmt.Sprintf("%s: %s", n.why, n.message), maxNote-8))
+}
+
+// related is the first Pod that a recovery rests on.
+func related(namespace string, verdict rules.Decision) *corev1.ObjectReference {
+	if len(verdict.Evidence) == 0 {
+		return nil
+	}
+	v := verdict.Evidence[0]
+	return &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: v.Pod, UID: v.UID}
 }
