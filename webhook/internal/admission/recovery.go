@@ -152,7 +152,7 @@ func (h *Recovery) decide(ctx context.Context, c *recoveryCall, preview bool) re
 			return recovery.Decision{Reason: recovery.ReasonLookupFailed, Retry: true, Message: "the policy's expressions could not be evaluated in time; try again"}
 		}
 	}
-	for {
+	for range looks {
 		d := recovery.Decide(in)
 		switch d.Wish {
 		case recovery.WishNone:
@@ -164,7 +164,12 @@ func (h *Recovery) decide(ctx context.Context, c *recoveryCall, preview bool) re
 		}
 		in.Now = time.Now()
 	}
+	return recovery.Decision{Reason: recovery.ReasonLookupFailed, Retry: true, Message: "the state of the object's pods could not be found out; try again"}
 }
+
+// looks bounds how often a decision gets what it wishes for: from the informers, from the API
+// server, and the decision itself.
+const looks = 4
 
 // outcome is a decision as the edge answers it.
 func (h *Recovery) outcome(c *recoveryCall, d recovery.Decision, patch []byte) outcome {

@@ -27,6 +27,9 @@ func recordPatch(raw []byte, object map[string]any, p *facts.RecoveryPolicy, e r
 	path := "/" + strings.Join(segments, "/")
 	depth, present := presence(object, segments)
 
+	if e.Clear && !present && depth < len(segments)-1 {
+		return nil, nil // it is wanted in a parent, and there is none
+	}
 	var value any
 	switch {
 	case !e.Clear:

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 	"github.com/belay-dev/belay/webhook/internal/expr"
@@ -137,17 +138,24 @@ func (e RecoveryExpressions) Query(ctx context.Context, object *unstructured.Uns
 	return PodQuery{Namespace: object.GetNamespace()}, nil
 }
 
-// namesIn reads the names of Pods from annotations.
+// namesIn reads the names of Pods from annotations. What no Pod can be called names none.
 func namesIn(annotations map[string]string, by *v1alpha1.PodsByName) ([]string, error) {
-	in, err := annotated(annotations, by.In)
-	if err != nil || by.NotIn == nil {
-		return in, err
-	}
-	out, err := annotated(annotations, *by.NotIn)
+	names, err := annotated(annotations, by.In)
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(in, func(name string) bool { return slices.Contains(out, name) }), nil
+	if by.NotIn != nil {
+		gone, err := annotated(annotations, *by.NotIn)
+		if err != nil {
+			return nil, err
+		}
+		names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(gone, name) })
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return len(validation.IsDNS1123Subdomain(name)) > 0 })
+	if len(names) > maxNamed {
+		return nil, fmt.Errorf("the annotation %s names %d pods, more than the limit of %d", by.In.Annotation, len(names), maxNamed)
+	}
+	return names, nil
 }
 
 func annotated(annotations map[string]string, a v1alpha1.AnnotatedNames) ([]string, error) {
@@ -170,11 +178,7 @@ func annotated(annotations map[string]string, a v1alpha1.AnnotatedNames) ([]stri
 		return nil, fmt.Errorf("the annotation %s holds no list of names", a.Annotation)
 	}
 	slices.Sort(names)
-	names = slices.Compact(names)
-	if len(names) > maxNamed {
-		return nil, fmt.Errorf("the annotation %s names %d pods, more than the limit of %d", a.Annotation, len(names), maxNamed)
-	}
-	return names, nil
+	return slices.Compact(names), nil
 }
 
 // Guarded is what decisions read of a stored object beside its status.

@@ -66,7 +66,7 @@ func (in Input) enter(before kind) Decision {
 	if in.inFailure() {
 		kept = in.Old.Record.UIDs
 	}
-	if same(given, in.Old.Record.UIDs) {
+	if same(given, in.Old.Record.UIDs) && (in.inFailure() || !slices.Contains(given, v1alpha1.NoPodUID)) {
 		given = nil
 	}
 	if len(given) > 0 {

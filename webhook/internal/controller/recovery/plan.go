@@ -42,6 +42,11 @@ func editsConditions(r *v1alpha1.RecoveredStatus) bool {
 func recovered(p *facts.RecoveryPolicy, object *unstructured.Unstructured, now time.Time) (*unstructured.Unstructured, error) {
 	out := object.DeepCopy()
 	r := p.Spec.Recovered
+	for _, path := range []v1alpha1.StatusPath{p.Layout.Phase, p.Layout.Record, p.Layout.Conditions} {
+		if path != "" {
+			withoutNull(out.Object, rules.Segments(path))
+		}
+	}
 	if err := unstructured.SetNestedField(out.Object, string(r.Phase), rules.Segments(p.Layout.Phase)...); err != nil {
 		return nil, fmt.Errorf("setting %s: %w", p.Layout.Phase, err)
 	}
@@ -64,6 +69,20 @@ func recovered(p *facts.RecoveryPolicy, object *unstructured.Unstructured, now t
 		return nil, fmt.Errorf("setting %s: %w", p.Layout.Conditions, err)
 	}
 	return out, nil
+}
+
+// withoutNull takes a null out that is on a path, since null is as good as absent.
+func withoutNull(object map[string]any, path []string) {
+	for _, name := range path {
+		v, there := object[name]
+		if there && v == nil {
+			delete(object, name)
+		}
+		var ok bool
+		if object, ok = v.(map[string]any); !ok {
+			return
+		}
+	}
 }
 
 // edited is a list of conditions after the policy's changes; the order of the others stays.

@@ -219,11 +219,15 @@ func (r *Reconciler) right(ctx context.Context, account, verb string, res v1alph
 	if res.Group != "" {
 		f.resource += "." + res.Group
 	}
+	resource, subresource, _ := strings.Cut(res.Resource, "/")
+	if subresource != "" {
+		f.resource = resource + "." + res.Group + "/" + subresource
+	}
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User:   fmt.Sprintf("system:serviceaccount:%s:%s", r.o.OwnNamespace, account),
 		Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + r.o.OwnNamespace, "system:authenticated"},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Verb: verb, Group: res.Group, Version: res.Version, Resource: res.Resource,
+			Verb: verb, Group: res.Group, Version: res.Version, Resource: resource, Subresource: subresource,
 		},
 	}}
 	f.err = r.client.Create(ctx, review)

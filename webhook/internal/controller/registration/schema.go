@@ -3,6 +3,7 @@ package registration
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -16,14 +17,14 @@ import (
 const recordUID = len(v1alpha1.NoPodUID)
 
 // checkCRD judges whether a CRD carries what a RecoveryPolicy stands on, and says what its
-// schema makes of the record. All versions that are served count: a write through one whose
-// schema lacks the field would drop it, without a word.
+// schema makes of the record. All versions that are served or stored count: one whose schema
+// lacks the field would drop it, without a word.
 func checkCRD(s v1alpha1.RecoveryPolicySpec, crd *apiextensionsv1.CustomResourceDefinition, version string) (v1alpha1.RecordSchema, verdict, bool) {
 	record := v1alpha1.RecordSchema{}
 	found := false
 	for i := range crd.Spec.Versions {
 		v := &crd.Spec.Versions[i]
-		if !v.Served {
+		if !v.Served && !v.Storage {
 			continue
 		}
 		r, bad, wrong := checkVersion(s, crd.Name, v)
@@ -32,7 +33,7 @@ func checkCRD(s v1alpha1.RecoveryPolicySpec, crd *apiextensionsv1.CustomResource
 		}
 		// The API server hands over the version that the policy names. How the record is
 		// cleared follows that one; its limit is the tightest of all.
-		if v.Name == version {
+		if v.Name == version && v.Served {
 			record.Cleared, record.Required, found = r.Cleared, r.Required, true
 		}
 		if record.MaxItems == 0 || (r.MaxItems > 0 && r.MaxItems < record.MaxItems) {
@@ -50,7 +51,7 @@ func checkVersion(s v1alpha1.RecoveryPolicySpec, crd string, v *apiextensionsv1.
 	no := func(reason, format string, args ...any) (v1alpha1.RecordSchema, verdict, bool) {
 		return v1alpha1.RecordSchema{}, verdict{reason: reason, again: true, message: clip(where + ": " + fmt.Sprintf(format, args...))}, true
 	}
-	if v.Subresources == nil || v.Subresources.Status == nil {
+	if v.Served && (v.Subresources == nil || v.Subresources.Status == nil) {
 		return no(v1alpha1.ReasonStatusSubresourceMissing, "has no status subresource, so that its status could be written past the guard; add \"subresources: {status: {}}\"")
 	}
 	if v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
@@ -124,7 +125,8 @@ func typeOf(p *apiextensionsv1.JSONSchemaProps) string {
 	return "of type " + p.Type
 }
 
-// unfit says which bounds of the schema a list of UIDs does not fit in.
+// unfit says which bounds of the schema a list of UIDs does not fit in. What cannot be told
+// from here to allow every UID would refuse the failure itself, not only the record.
 func unfit(record *apiextensionsv1.JSONSchemaProps) string {
 	e := record.Items.Schema
 	switch {
@@ -134,14 +136,30 @@ func unfit(record *apiextensionsv1.JSONSchemaProps) string {
 		return fmt.Sprintf("allows %d characters an entry; a UID has %d", *e.MaxLength, recordUID)
 	case e.MinLength != nil && *e.MinLength > int64(recordUID):
 		return fmt.Sprintf("wants %d characters an entry; a UID has %d", *e.MinLength, recordUID)
+	case !patternAllows(e.Pattern):
+		return fmt.Sprintf("wants entries that match %q; UIDs do not", e.Pattern)
+	case e.Format != "" && e.Format != "uuid":
+		return fmt.Sprintf("wants entries of the format %q", e.Format)
 	case record.MaxItems != nil && *record.MaxItems < 1:
 		return "has room for nothing"
-	case len(e.XValidations) > 0 || len(record.XValidations) > 0:
-		// They cannot be told from here to allow every UID, and one that does not would
-		// refuse the failure itself.
-		return "has validation rules (x-kubernetes-validations), which belay cannot judge"
+	case record.MinItems != nil && *record.MinItems > 1:
+		return fmt.Sprintf("wants at least %d entries", *record.MinItems)
+	}
+	for _, p := range []*apiextensionsv1.JSONSchemaProps{record, e} {
+		if len(p.XValidations)+len(p.AllOf)+len(p.AnyOf)+len(p.OneOf) > 0 || p.Not != nil {
+			return "has rules (x-kubernetes-validations, allOf, anyOf, oneOf or not), which belay cannot judge"
+		}
 	}
 	return ""
+}
+
+// patternAllows reports whether UIDs match a pattern, as far as two of them show.
+func patternAllows(pattern string) bool {
+	if pattern == "" {
+		return true
+	}
+	re, err := regexp.Compile(pattern)
+	return err == nil && re.MatchString(v1alpha1.NoPodUID) && re.MatchString("9f8e7d6c-5b4a-4321-8fed-cba987654321")
 }
 
 func enumOf(p *apiextensionsv1.JSONSchemaProps) []string {
