@@ -3,6 +3,8 @@ package bench
 import (
 	"context"
 	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,36 +29,7 @@ const objects = 100
 func BenchmarkStatuses(b *testing.B) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	defer cancel()
-	s, err := stack.Start(ctx, stack.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() {
-		if err := s.Stop(); err != nil {
-			b.Error(err)
-		}
-	}()
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(opensandbox.CRD(opensandbox.CRDOptions{Record: &opensandbox.Record{}}))
-	if err != nil {
-		b.Fatal(err)
-	}
-	crd := &unstructured.Unstructured{Object: content}
-	crd.SetAPIVersion("apiextensions.k8s.io/v1")
-	crd.SetKind("CustomResourceDefinition")
-	unstructured.RemoveNestedField(crd.Object, "status")
-	if err := s.Apply(ctx, crd); err != nil {
-		b.Fatal(err)
-	}
-	if err := s.ApplyPreset(ctx, "opensandbox"); err != nil {
-		b.Fatal(err)
-	}
-	if err := s.WaitRecoveryPolicy(ctx, "opensandbox"); err != nil {
-		b.Fatal(err)
-	}
-	c, err := opensandbox.NewClient(s.Plane.Config(), opensandbox.New, opensandbox.Names{}.GVK(opensandbox.Version))
-	if err != nil {
-		b.Fatal(err)
-	}
+	s, c := guardedStack(ctx, b)
 	for b.Loop() {
 		var ordinary, failed, recovered []*variant
 		for _, mode := range []string{"", v1alpha1.ModeEnforce} {
@@ -83,6 +56,42 @@ func BenchmarkStatuses(b *testing.B) {
 		compare(ctx, b, recovered)
 		compare(ctx, b, failed)
 	}
+}
+
+// guardedStack runs belay with OpenSandbox's CRD and preset.
+func guardedStack(ctx context.Context, b *testing.B) (*stack.Stack, client.Client) {
+	b.Helper()
+	s, err := stack.Start(ctx, stack.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := s.Stop(); err != nil {
+			b.Error(err)
+		}
+	})
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(opensandbox.CRD(opensandbox.CRDOptions{Record: &opensandbox.Record{}}))
+	if err != nil {
+		b.Fatal(err)
+	}
+	crd := &unstructured.Unstructured{Object: content}
+	crd.SetAPIVersion("apiextensions.k8s.io/v1")
+	crd.SetKind("CustomResourceDefinition")
+	unstructured.RemoveNestedField(crd.Object, "status")
+	if err := s.Apply(ctx, crd); err != nil {
+		b.Fatal(err)
+	}
+	if err := s.ApplyPreset(ctx, "opensandbox"); err != nil {
+		b.Fatal(err)
+	}
+	if err := s.WaitRecoveryPolicy(ctx, "opensandbox"); err != nil {
+		b.Fatal(err)
+	}
+	c, err := opensandbox.NewClient(s.Plane.Config(), opensandbox.New, opensandbox.Names{}.GVK(opensandbox.Version))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s, c
 }
 
 type boxes struct {
@@ -127,4 +136,67 @@ func (o *boxes) write(ctx context.Context, i int, patch string) error {
 	box := &opensandbox.BatchSandbox{}
 	box.Namespace, box.Name = o.boxes[i%objects].Namespace, o.boxes[i%objects].Name
 	return o.client.Status().Patch(ctx, box, client.RawPatch("application/merge-patch+json", []byte(patch)))
+}
+
+// watched is how many Pods BenchmarkWatchedPods has.
+const watched = 10_000
+
+// BenchmarkWatchedPods measures what a replica of the webhook keeps in memory for the Pods
+// that a RecoveryPolicy selects: its resident memory with none and with 10,000, half a minute
+// after the last one came, and the difference for each.
+func BenchmarkWatchedPods(b *testing.B) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
+	defer cancel()
+	s, c := guardedStack(ctx, b)
+	ns, err := s.NewNamespace(ctx, "watched", v1alpha1.ModeEnforce)
+	if err != nil {
+		b.Fatal(err)
+	}
+	box := opensandbox.Sandbox(ns, "box", 1)
+	if err := c.Create(ctx, box); err != nil {
+		b.Fatal(err)
+	}
+	box.Kind, box.APIVersion = "BatchSandbox", "sandbox.opensandbox.io/v1alpha1"
+	for b.Loop() {
+		before := resident(b, s.Webhooks()[0].Pid())
+		v := &variant{name: "pods", create: func(ctx context.Context, i int) error {
+			pod, err := opensandbox.NewPod(box, i)
+			if err != nil {
+				return err
+			}
+			if err := c.Create(ctx, pod); err != nil {
+				return err
+			}
+			return opensandbox.Ready(ctx, c, pod)
+		}}
+		for from := 0; from < watched; from += perRound {
+			v.run(ctx, b, from)
+		}
+		select {
+		case <-ctx.Done():
+			b.Fatal(ctx.Err())
+		case <-time.After(30 * time.Second): // the scavenger gives memory back by and by
+		}
+		after := resident(b, s.Webhooks()[0].Pid())
+		b.ReportMetric(float64(before)/(1<<20), "none-MiB")
+		b.ReportMetric(float64(after)/(1<<20), "10000-pods-MiB")
+		b.ReportMetric(float64(after-before)/watched, "bytes-per-pod")
+	}
+}
+
+// resident is a process' resident memory in bytes.
+func resident(b *testing.B, pid int) int64 {
+	b.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		b.Skipf("resident memory is read from /proc: %v", err)
+	}
+	for line := range strings.SplitSeq(string(raw), "\n") {
+		var kib int64
+		if n, _ := fmt.Sscanf(line, "VmRSS: %d kB", &kib); n == 1 {
+			return kib << 10
+		}
+	}
+	b.Fatal("no VmRSS")
+	return 0
 }

@@ -46,7 +46,7 @@ func startPodInformer(ctx context.Context, client kubernetes.Interface, selector
 			obj = u.Obj
 		}
 		if w, ok := obj.(*watchedPod); ok {
-			changed(PodChange{Namespace: w.Namespace, Name: w.Name, Controller: w.pod.Controller})
+			changed(PodChange{Namespace: w.namespace, Name: w.pod.Name, Controller: w.pod.Controller})
 		}
 	}
 	_, _ = i.informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
@@ -77,7 +77,7 @@ func (i *podInformer) pods(q PodQuery) ([]recovery.Pod, bool) {
 		return nil, false
 	}
 	for _, obj := range found {
-		if w, ok := obj.(*watchedPod); ok && w.Namespace == q.Namespace {
+		if w, ok := obj.(*watchedPod); ok && w.namespace == q.Namespace {
 			out = append(out, w.pod)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"unique"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -162,25 +163,48 @@ func (p *Pods) named(ctx context.Context, q PodQuery) ([]recovery.Pod, error) {
 }
 
 // cloned copies the texts of a Pod: parts of a decoded page would keep all of it in memory.
+// Those that many Pods have in common are kept once.
 func cloned(p recovery.Pod) recovery.Pod {
-	for _, s := range []*string{&p.Name, (*string)(&p.UID), (*string)(&p.Controller), (*string)(&p.Phase), &p.Reason, &p.Gate, &p.Default, &p.Report.Container} {
+	for _, s := range []*string{&p.Name, (*string)(&p.UID), &p.Report.Container} {
 		*s = strings.Clone(*s)
+	}
+	for _, s := range []*string{(*string)(&p.Controller), (*string)(&p.Phase), &p.Reason, &p.Gate, &p.Default} {
+		*s = shared(*s)
 	}
 	for i := range p.Containers {
 		c := &p.Containers[i]
-		for _, s := range []*string{&c.Name, &c.ID, &c.Waiting} {
-			*s = strings.Clone(*s)
-		}
+		c.Name, c.ID, c.Waiting = shared(c.Name), strings.Clone(c.ID), shared(c.Waiting)
 	}
 	return p
 }
 
-// watchedPod is a Pod as the informers keep it: with as much of its metadata as a store
-// needs.
+// shared is the one copy of a text.
+func shared(s string) string { return unique.Make(s).Value() }
+
+// watchedPod is a Pod as the informers keep it. Of its metadata it has what a store needs; all
+// else is that of noMeta, which all of them share.
 type watchedPod struct {
-	metav1.ObjectMeta
-	pod recovery.Pod
+	*metav1.ObjectMeta
+	namespace, version string
+	pod                recovery.Pod
 }
+
+var noMeta = &metav1.ObjectMeta{}
+
+// GetNamespace is the Pod's namespace.
+func (w *watchedPod) GetNamespace() string { return w.namespace }
+
+// GetName is the Pod's name.
+func (w *watchedPod) GetName() string { return w.pod.Name }
+
+// GetUID is the Pod's UID.
+func (w *watchedPod) GetUID() types.UID { return w.pod.UID }
+
+// GetResourceVersion is the Pod's resourceVersion.
+func (w *watchedPod) GetResourceVersion() string { return w.version }
+
+// GetObjectMeta is the Pod itself: the embedded one would be nobody's.
+func (w *watchedPod) GetObjectMeta() metav1.Object { return w }
 
 // strip is the informers' transformation. It may be given its own result.
 func strip(obj any) (any, error) {
@@ -188,10 +212,7 @@ func strip(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	w := &watchedPod{pod: cloned(recovery.PodOf(p))}
-	w.Name, w.UID = w.pod.Name, w.pod.UID
-	w.Namespace, w.ResourceVersion = strings.Clone(p.Namespace), strings.Clone(p.ResourceVersion)
-	return w, nil
+	return &watchedPod{ObjectMeta: noMeta, namespace: shared(p.Namespace), version: strings.Clone(p.ResourceVersion), pod: cloned(recovery.PodOf(p))}, nil
 }
 
 // byController is the index of Pods by the UID of their controller.
