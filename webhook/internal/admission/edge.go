@@ -65,6 +65,8 @@ type asked struct {
 type outcome struct {
 	mode    string
 	allowed bool
+	// first: a validating phase follows, which has the last word.
+	first bool
 	// code, status and retryAfter are those of a denial.
 	code       int32
 	status     metav1.StatusReason

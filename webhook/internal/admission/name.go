@@ -447,7 +447,7 @@ func (h *Name) outcome(c *nameCall, d naming.Decision, patch []byte) outcome {
 	}
 	o := outcome{
 		mode: c.mode, allowed: d.Allowed, reason: string(d.Reason), message: d.Message, warnings: d.Warnings, patch: patch,
-		retryAfter: d.RetryAfterSeconds, uid: d.UID,
+		retryAfter: d.RetryAfterSeconds, uid: d.UID, first: c.phase == phaseMutate,
 	}
 	if c.object.Metadata != nil {
 		o.name = c.object.Metadata.Name

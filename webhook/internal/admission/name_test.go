@@ -192,7 +192,7 @@ func TestMutateName(t *testing.T) {
 			t.Parallel()
 			s := setNames(t, c.spec).with(c.stage)
 			resp := s.review(mutating, c.req)
-			got := want{patch: string(resp.Patch), warnings: resp.Warnings, reason: naming.Reason(resp.AuditAnnotations["reason"])}
+			got := want{patch: string(resp.Patch), warnings: resp.Warnings, reason: naming.Reason(reasonOf(resp))}
 			if !resp.Allowed {
 				got.code = resp.Result.Code
 			}
@@ -398,7 +398,7 @@ func TestValidateName(t *testing.T) {
 				req = creatingJob(markedJob)
 			}
 			resp := s.review(validating, req)
-			got := want{reason: naming.Reason(resp.AuditAnnotations["reason"]), calls: strings.Join(s.calls, " ")}
+			got := want{reason: naming.Reason(reasonOf(resp)), calls: strings.Join(s.calls, " ")}
 			if !resp.Allowed {
 				got.code, got.status = resp.Result.Code, resp.Result.Reason
 				got.uid, got.retry = resp.Result.Details.UID, resp.Result.Details.RetryAfterSeconds
@@ -545,7 +545,7 @@ func TestTooLateNothingIsDeleted(t *testing.T) {
 	t.Parallel()
 	s := setNames(t, nil).with(func(s *nameStage) { s.there = job(in("Failed")) })
 	resp := s.review(validating+"?timeout=240ms", creatingJob(markedJob))
-	reason := naming.Reason(resp.AuditAnnotations["reason"])
+	reason := naming.Reason(reasonOf(resp))
 	if resp.Allowed || resp.Result.Details.RetryAfterSeconds != 1 || (reason != naming.ReasonNoTime && reason != naming.ReasonLookupFailed) || len(s.sideEffects()) > 0 {
 		t.Errorf("%+v after %v", resp.Result, s.calls)
 	}
@@ -567,7 +567,7 @@ func TestNothingIsDeletedOnAGuess(t *testing.T) {
 			t.Parallel()
 			s := setNames(t, nil).with(func(s *nameStage) { s.there = job(in("Failed")) }).with(c.change)
 			resp := s.review(validating, creatingJob(markedJob))
-			if resp.Allowed || naming.Reason(resp.AuditAnnotations["reason"]) != c.reason || len(s.sideEffects()) > 0 {
+			if resp.Allowed || naming.Reason(reasonOf(resp)) != c.reason || len(s.sideEffects()) > 0 {
 				t.Errorf("%+v after %v", resp.Result, s.calls)
 			}
 		})
@@ -601,7 +601,7 @@ func TestAnObjectThatChangesIsDecidedOnAnew(t *testing.T) {
 		}
 	}
 	resp := s.review(validating, creatingJob(markedJob))
-	if resp.Allowed || resp.AuditAnnotations["reason"] != string(naming.ReasonHeld) || len(s.replaced) > 0 {
+	if resp.Allowed || reasonOf(resp) != string(naming.ReasonHeld) || len(s.replaced) > 0 {
 		t.Errorf("%+v after %v", resp.Result, s.calls)
 	}
 }
@@ -686,7 +686,7 @@ func TestWarnModeTrustsNoMark(t *testing.T) {
 	t.Parallel()
 	s := setNames(t, nil).with(inWarnMode).with(func(s *nameStage) { s.there = job() })
 	resp := s.review(validating, creatingJob(strings.Replace(markedJob, monday, sunday, 1)))
-	if !resp.Allowed || resp.AuditAnnotations["reason"] != string(naming.ReasonSameWork) {
+	if !resp.Allowed || reasonOf(resp) != string(naming.ReasonSameWork) {
 		t.Errorf("%+v", resp)
 	}
 }
@@ -799,7 +799,7 @@ func TestThePolicyOfThePath(t *testing.T) {
 			if err := json.Unmarshal([]byte(body), &out); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(c.warnings, out.Response.Warnings); diff != "" || !out.Response.Allowed || out.Response.AuditAnnotations["reason"] != c.reason {
+			if diff := cmp.Diff(c.warnings, out.Response.Warnings); diff != "" || !out.Response.Allowed || reasonOf(out.Response) != c.reason {
 				t.Errorf("%s%+v", diff, out.Response)
 			}
 		})
@@ -952,7 +952,7 @@ func TestAClusterScopedObjectIsOfNoNamespace(t *testing.T) {
 		r.Kind = metav1.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: "ClusterRole"}
 		r.Resource = metav1.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterroles"}
 	}))
-	if !resp.Allowed || resp.AuditAnnotations["reason"] != string(naming.ReasonNameFree) {
+	if !resp.Allowed || reasonOf(resp) != string(naming.ReasonNameFree) {
 		t.Errorf("%+v", resp)
 	}
 	if diff := cmp.Diff([]string{"rbac.authorization.k8s.io/v1/clusterroles /reader"}, s.versions); diff != "" {

@@ -96,7 +96,9 @@ func (h *Owner) review(ctx context.Context, a asked) (outcome, error) {
 	if !h.answer(ctx, c, &excluded) {
 		return excluded, nil
 	}
-	return outcomeOf(c.decision, c.patch, c.mode), nil
+	o := outcomeOf(c.decision, c.patch, c.mode)
+	o.first = c.phase == phaseMutate && (c.policy.ClientReferences == v1alpha1.LintDeny || c.policy.WhenUnresolved == v1alpha1.UnresolvedDeny)
+	return o, nil
 }
 
 // outcomeOf is a decision as the edge answers it.

@@ -211,7 +211,7 @@ func TestMutate(t *testing.T) {
 				path = "/mutate/owner/otf"
 			}
 			resp := s.review(path, c.req)
-			got := want{patch: string(resp.Patch), warnings: resp.Warnings, reason: owner.Reason(resp.AuditAnnotations["reason"]), anchors: len(s.anchors)}
+			got := want{patch: string(resp.Patch), warnings: resp.Warnings, reason: owner.Reason(reasonOf(resp)), anchors: len(s.anchors)}
 			if !resp.Allowed {
 				got.code = resp.Result.Code
 			}
@@ -296,7 +296,7 @@ func TestValidate(t *testing.T) {
 			if !resp.Allowed {
 				code = resp.Result.Code
 			}
-			if code != c.code || resp.AuditAnnotations["reason"] != string(c.reason) || resp.Patch != nil {
+			if code != c.code || reasonOf(resp) != string(c.reason) || resp.Patch != nil {
 				t.Errorf("code %d, %+v", code, resp)
 			}
 			if len(s.queries) > 0 {
@@ -424,7 +424,7 @@ func TestP08_TheAnswerComesInTime(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := review.Response
-			if got.Allowed != c.allowed || got.AuditAnnotations["reason"] != string(c.reason) || got.Patch != nil {
+			if got.Allowed != c.allowed || reasonOf(got) != string(c.reason) || got.Patch != nil {
 				t.Errorf("%+v", got)
 			}
 			if c.allowed && len(got.Warnings) != 1 {

@@ -132,6 +132,9 @@ func (c *recoveryCall) read() bool {
 		return false
 	}
 	c.old = &unstructured.Unstructured{Object: old}
+	// Where the API server has it, and nowhere else, are its Pods looked for.
+	c.old.SetNamespace(c.req.Namespace)
+	c.old.SetName(c.req.Name)
 	return true
 }
 
@@ -176,7 +179,7 @@ func (h *Recovery) outcome(c *recoveryCall, d recovery.Decision, patch []byte) o
 	if c.mode == v1alpha1.ModeWarn {
 		d = d.AsWarning()
 	}
-	o := outcome{mode: c.mode, allowed: d.Allowed, reason: string(d.Reason), message: d.Message, warnings: d.Warnings, patch: patch, name: c.req.Name}
+	o := outcome{mode: c.mode, allowed: d.Allowed, reason: string(d.Reason), message: d.Message, warnings: d.Warnings, patch: patch, name: c.req.Name, first: c.phase == phaseMutate}
 	if d.Allowed {
 		return o
 	}

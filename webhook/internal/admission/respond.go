@@ -10,6 +10,10 @@ const (
 	auditDecision = "decision"
 	auditReason   = "reason"
 	auditMessage  = "message"
+	// auditMutation has the reason and the message of a mutating phase that a validating one
+	// follows. Both have entries of one name, and the API server keeps the first value of a
+	// key: the last word would be lost.
+	auditMutation = "mutation"
 )
 
 // respond builds the answer to a review. All answers are built here.
@@ -17,6 +21,12 @@ func respond(req *admissionv1.AdmissionRequest, o outcome) *admissionv1.Admissio
 	resp := &admissionv1.AdmissionResponse{
 		Allowed:          o.allowed,
 		AuditAnnotations: map[string]string{auditReason: o.reason, auditMessage: o.message, auditDecision: "allowed"},
+	}
+	if o.first && o.allowed {
+		resp.AuditAnnotations = map[string]string{auditMutation: o.reason}
+		if o.message != "" {
+			resp.AuditAnnotations[auditMutation] += ": " + o.message
+		}
 	}
 	for _, w := range o.warnings {
 		resp.Warnings = append(resp.Warnings, "belay: "+w)

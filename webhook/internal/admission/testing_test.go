@@ -262,3 +262,12 @@ func count(t *testing.T, c prometheus.Collector, values ...string) float64 {
 	}
 	return sum
 }
+
+// reasonOf is the reason of an answer, in whichever audit annotation it is.
+func reasonOf(resp *admissionv1.AdmissionResponse) string {
+	if reason, ok := resp.AuditAnnotations["reason"]; ok {
+		return reason
+	}
+	reason, _, _ := strings.Cut(resp.AuditAnnotations["mutation"], ": ")
+	return reason
+}

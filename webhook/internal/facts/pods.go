@@ -173,7 +173,13 @@ func cloned(p recovery.Pod) recovery.Pod {
 	}
 	for i := range p.Containers {
 		c := &p.Containers[i]
-		c.Name, c.ID, c.Waiting = shared(c.Name), strings.Clone(c.ID), shared(c.Waiting)
+		c.Name, c.Waiting = shared(c.Name), shared(c.Waiting)
+		// IDs are compared with that of the report, and for nothing else.
+		if c.ID != p.Report.Container {
+			c.ID = ""
+		} else {
+			c.ID = p.Report.Container
+		}
 	}
 	return p
 }

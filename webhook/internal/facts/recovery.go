@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,6 +32,8 @@ type podSource struct {
 	when, labels *expr.Program
 	selector     labels.Selector
 	names        *v1alpha1.PodsByName
+	// field is the path of labels.
+	field string
 }
 
 // CompileRecovery compiles the expressions of a RecoveryPolicy. The error is a
@@ -51,7 +54,8 @@ func CompileRecovery(s v1alpha1.RecoveryPolicySpec) (RecoveryExpressions, error)
 		path := fmt.Sprintf("spec.pods[%d]", i)
 		c := podSource{names: source.Names, when: may(path+".when", source.When, expr.Bool)}
 		if source.Owner != nil {
-			c.labels = may(path+".owner.labels", source.Owner.Labels, expr.StringMap)
+			c.field = path + ".owner.labels"
+			c.labels = may(c.field, source.Owner.Labels, expr.StringMap)
 		}
 		if err != nil {
 			return e, err
@@ -102,6 +106,19 @@ type PodQuery struct {
 	Names  []string
 }
 
+// checkLabels says what no Pod can carry: the API server would refuse to look for it.
+func checkLabels(set map[string]string) error {
+	for _, key := range slices.Sorted(maps.Keys(set)) {
+		if errs := validation.IsQualifiedName(key); len(errs) > 0 {
+			return fmt.Errorf("gave the key %.64q, which no label has: %s", key, errs[0])
+		}
+		if errs := validation.IsValidLabelValue(set[key]); len(errs) > 0 {
+			return fmt.Errorf("gave the value %.80q for %s, which no label has: %s", set[key], key, errs[0])
+		}
+	}
+	return nil
+}
+
 // maxNamed bounds the Pods that an annotation names: each is read on its own.
 const maxNamed = 256
 
@@ -130,6 +147,9 @@ func (e RecoveryExpressions) Query(ctx context.Context, object *unstructured.Uns
 			set, err := s.labels.StringMap(ctx, vars)
 			if err != nil {
 				return PodQuery{}, err
+			}
+			if err := checkLabels(set); err != nil {
+				return PodQuery{}, fmt.Errorf("%s: %w", s.field, err)
 			}
 			q.Labels = set
 		}

@@ -32,12 +32,10 @@ func Decide(in Input) Decision {
 		return in.stay()
 	case after == failed:
 		return in.enter(before)
-	case after == recovered && (before == recovered || before == replacing):
-		// A stale writer's leftover, or new Pods: those that are recorded are gone.
-		return in.cleared(ReasonCleared)
 	case after == recovered && in.inFailure():
 		return in.leave()
 	case after == recovered, after == replacing:
+		// A stale writer's leftover, or new Pods: those that are recorded are gone.
 		return in.cleared(ReasonCleared)
 	default:
 		return in.carry(before)
@@ -59,14 +57,20 @@ func (in Input) enter(before kind) Decision {
 		}
 		return d
 	}
-	// What the object was carrying stays. A leftover of a recovered object is none of it,
-	// and is no news either where the write only shows it again.
+	// What the object was carrying stays. A leftover of a recovered object is none of it, and
+	// is no news either where the write only shows it again.
 	var kept []string
 	given := in.New.Record.UIDs
-	if in.inFailure() {
+	switch carried := in.inFailure(); {
+	case carried && slices.Contains(in.Old.Record.UIDs, v1alpha1.NoPodUID):
+		// No evidence will ever be enough, whichever Pods fail now.
+		return in.record(ReasonRecorded, union(in.Old.Record.UIDs, given))
+	case carried:
 		kept = in.Old.Record.UIDs
-	}
-	if same(given, in.Old.Record.UIDs) && (in.inFailure() || !slices.Contains(given, v1alpha1.NoPodUID)) {
+		if covers(kept, given) {
+			given = nil
+		}
+	case same(given, in.Old.Record.UIDs) && !slices.Contains(given, v1alpha1.NoPodUID):
 		given = nil
 	}
 	if len(given) > 0 {
@@ -149,7 +153,7 @@ func (in Input) leave() Decision {
 	case overflown(record):
 		return in.deny(ReasonOverflow, to+": more pods failed than its record has room for; create it anew")
 	case !in.Final:
-		return in.cleared(ReasonRecovered) // the evidence is asked for when nothing changes the write any more
+		return in.cleared(ReasonEvidencePending)
 	}
 	if !in.Pods.Live && in.Pods.Cause == fact.CauseNotAsked && in.Pods.Problem == "" {
 		return Decision{Wish: WishLivePods}

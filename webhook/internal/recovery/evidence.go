@@ -90,7 +90,7 @@ func (p Policy) notReady(pod Pod, now time.Time) (Reason, string) {
 		return ReasonPodDeleting, "it is being deleted"
 	}
 	if pod.Phase != corev1.PodRunning {
-		return ReasonPodNotRunning, fmt.Sprintf("its phase is %s", quote(string(pod.Phase)))
+		return ReasonPodNotRunning, fmt.Sprintf("its phase is %s", quote(string(pod.Phase))) + pod.holdup()
 	}
 	main, problem := pod.Main(p.MainContainer)
 	switch {
@@ -113,6 +113,10 @@ func (p Policy) notReady(pod Pod, now time.Time) (Reason, string) {
 			return ReasonPodNotReady, fmt.Sprintf("its readiness gate %s is not True", quote(pod.Gate))
 		}
 	}
+	if why, failing := p.Failing(pod); failing {
+		// Whoever looks at its containers says failed, and the object would fail again at once.
+		return ReasonPodNotReady, why
+	}
 	if p.Source == v1alpha1.EvidenceWitness || p.Source == v1alpha1.EvidenceBoth {
 		return p.unwitnessed(pod.Report, main, now)
 	}
@@ -131,6 +135,16 @@ func (p Pod) unready() string {
 				return fmt.Sprintf("; %s waits: %s", c.words(), clean(c.Waiting))
 			}
 			return fmt.Sprintf("; %s is not ready", c.words())
+		}
+	}
+	return ""
+}
+
+// holdup names the first container that waits for a reason of its own, and not for others.
+func (p Pod) holdup() string {
+	for _, c := range p.Containers {
+		if c.Waiting != "" && c.Waiting != "PodInitializing" && c.Waiting != "ContainerCreating" && c.Waiting != unsaid {
+			return fmt.Sprintf("; %s waits: %s", c.words(), clean(c.Waiting))
 		}
 	}
 	return ""

@@ -121,11 +121,19 @@ func evidences() map[string]proof {
 		"S14: a pod that is being deleted, and is ready and running": about("PodDeleting: it is being deleted", deletingPod),
 		"a pod that is pending":                            about(`PodNotRunning: its phase is "Pending"`, inPhase("Pending", "")),
 		"S17: a pod that failed, and whose container runs": about(`PodNotRunning: its phase is "Failed"`, inPhase("Failed", "")),
-		"a pod that succeeded":                             about(`PodNotRunning: its phase is "Succeeded"`, inPhase("Succeeded", "")),
-		"a pod of which nobody knows":                      about(`PodNotRunning: its phase is "Unknown"`, inPhase("Unknown", "")),
-		"a pod without a phase":                            about(`PodNotRunning: its phase is ""`, inPhase("", "")),
-		"S16: an evicted pod without statuses":             about(`PodNotRunning: its phase is "Failed"`, inPhase("Failed", "Evicted"), withoutStatuses),
-		"S16: a running pod without statuses":              about(`MainMissing: its status does not list container "main"`, withoutStatuses),
+		"a pod that is pending since an image cannot be pulled": about(`PodNotRunning: its phase is "Pending"; container "main" waits: ImagePullBackOff`,
+			inPhase("Pending", ""), main(waiting("ImagePullBackOff"))),
+		"a pod that is pending since a sidecar fails, and others wait for it": about(`PodNotRunning: its phase is "Pending"; sidecar "mesh" waits: CrashLoopBackOff`,
+			inPhase("Pending", ""), main(waiting("PodInitializing")), nativeSidecar("mesh", waiting("CrashLoopBackOff"))),
+		"a pod that is pending, and whose first container only waits for others": about(`PodNotRunning: its phase is "Pending"; container "proxy" waits: ErrImagePull`,
+			inPhase("Pending", ""), main(waiting("PodInitializing")), container("proxy", waiting("ErrImagePull"))),
+		"a pod that is pending since its containers are being created": about(`PodNotRunning: its phase is "Pending"`, inPhase("Pending", ""), main(waiting("ContainerCreating"))),
+		"a pod that is pending for no reason":                          about(`PodNotRunning: its phase is "Pending"`, inPhase("Pending", ""), main(waiting(""))),
+		"a pod that succeeded":                                         about(`PodNotRunning: its phase is "Succeeded"`, inPhase("Succeeded", "")),
+		"a pod of which nobody knows":                                  about(`PodNotRunning: its phase is "Unknown"`, inPhase("Unknown", "")),
+		"a pod without a phase":                                        about(`PodNotRunning: its phase is ""`, inPhase("", "")),
+		"S16: an evicted pod without statuses":                         about(`PodNotRunning: its phase is "Failed"`, inPhase("Failed", "Evicted"), withoutStatuses),
+		"S16: a running pod without statuses":                          about(`MainMissing: its status does not list container "main"`, withoutStatuses),
 		"S16: a running pod with an empty list of statuses": about(`MainMissing: its status does not list container "main"`, func(p *corev1.Pod) {
 			p.Status.ContainerStatuses = []corev1.ContainerStatus{}
 		}),
@@ -205,6 +213,8 @@ func evidences() map[string]proof {
 			container("proxy", waiting("ErrImagePull")), unready),
 		"another container has ended": about(`PodNotReady: its condition Ready is not True; container "proxy" is not ready`,
 			container("proxy", ended(1)), unready),
+		"another container fails, although the pod is still said to be ready": about(`PodNotReady: container "proxy" waits: CrashLoopBackOff`,
+			container("proxy", waiting("CrashLoopBackOff"))),
 		"another container does not matter where the pod is ready": ready(container("proxy", ended(1))),
 
 		// The sidecar's report.

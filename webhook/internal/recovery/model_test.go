@@ -9,10 +9,9 @@ import (
 	"github.com/belay-dev/belay/webhook/internal/fact"
 )
 
-// The model takes an object through every sequence of writes, of which three are in the
-// name of the test and no number is the end: what a write may do depends on the stored
-// object alone, so that it is enough to make every write once in every state that any
-// sequence leads to. Beside the object it remembers what belay must not forget, by rules
+// The model takes an object through every sequence of writes, however long: what a write
+// may do depends on the stored object alone, so that it is enough to make every write once
+// in every state that any sequence leads to. Beside the object it remembers what belay must not forget, by rules
 // that are written from the design and not from the code.
 
 // memory is what has to be remembered of an object.
@@ -79,7 +78,14 @@ func modelWrites() []modelWrite {
 			for _, record := range []string{keeping, nulling, u1, u2} {
 				for _, first := range []string{isHealthy, isFailing, isGone, isReplaced, isUnknown} {
 					for _, second := range []string{noPods, isHealthy, isFailing} {
-						for _, around := range []string{"", "resume", "annotation"} {
+						arounds := []string{""}
+						switch phase { // where it may matter
+						case "Failed":
+							arounds = append(arounds, "resume")
+						case "Succeed", "Pending":
+							arounds = append(arounds, "annotation")
+						}
+						for _, around := range arounds {
 							out = append(out, modelWrite{phase, terminal, record, first, second, around})
 						}
 					}
@@ -116,16 +122,21 @@ var (
 	replacementPod = podNamed("box-0", u3)
 )
 
-// given are the UIDs that a write shows. What a merge shows again is no news.
+// given are the UIDs that a write shows. What the object carries already is no news, nor is
+// a leftover that a merge shows again, but for one with the mark: that may as well be what
+// belay made of the write.
 func (w modelWrite) given(s state) (uids []string, news bool) {
 	was := list(s.record)
 	switch w.record {
 	case keeping:
-		return was, false
-	case nulling:
-		return nil, false
+		uids = was
+	case u1, u2:
+		uids = []string{w.record}
 	}
-	return []string{w.record}, !slices.Equal(was, []string{w.record})
+	if s.memory.inFailure {
+		return uids, !covers(was, uids)
+	}
+	return uids, len(uids) > 0 && (!same(was, uids) || slices.Contains(was, seal))
 }
 
 // proven: all that is owed is ready again, and nothing else fails.
@@ -166,7 +177,10 @@ func (w modelWrite) put(t *testing.T, p Policy, s state) (stored Status, admitte
 	if d = decide(); !d.Allowed {
 		return in.Old, false, d
 	}
-	in.New = edited(p, in.New, d.Record)
+	in.New, in.Pods = edited(p, in.New, d.Record), PodsFact{}
+	if again := decide(); !again.Allowed || !again.Record.None() {
+		t.Fatalf("decided again, it is %s: %+v\n%+v", outcome(again), again, in)
+	}
 	in.Final, in.Pods = true, PodsFact{}
 	d = decide()
 	if !d.Record.None() || d.Reason == ReasonRecordChanged {
@@ -273,7 +287,8 @@ func (w modelWrite) mustBeAdmitted(p Policy, s state) bool {
 		return w.proven(list(s.record))
 	case now == failed && before != failed:
 		_, news := w.given(s)
-		return known || news || w.terminal || before == replacing || w.around == "resume"
+		carriesMark := m.inFailure && slices.Contains(list(s.record), seal)
+		return known || news || carriesMark || w.terminal || before == replacing || w.around == "resume"
 	}
 	return true
 }
@@ -288,6 +303,8 @@ func TestEverySequenceOfWrites(t *testing.T) {
 		// As they may have been stored before there was a guard.
 		{phase: "Failed", record: u1, terminal: true, memory: memory{inFailure: true, owed: u1, unprovable: true}},
 		{phase: "Succeed", record: u1},
+		{phase: "Succeed", record: u1 + " " + seal},
+		{phase: "Pending", record: seal},
 		{},
 	}
 	for name, c := range map[string]struct {
@@ -347,7 +364,7 @@ func TestEverySequenceOfWrites(t *testing.T) {
 	}
 }
 
-// TestEverySequenceOfThreeWritesInModeWarn: nothing is guarded there, so that an object may
+// TestEveryWriteInModeWarn: nothing is guarded there, so that an object may
 // be in any state; there is a decision about every write all the same, and it is told.
 func TestEveryWriteInModeWarn(t *testing.T) {
 	t.Parallel()

@@ -48,12 +48,16 @@ type Container struct {
 	ID      string
 	Ready   bool
 	Running bool
-	// Waiting is the reason for which it waits, or "Waiting" for none.
+	// Waiting is the reason for which it waits, or unsaid.
 	Waiting string
 	// Ended: it has terminated, with ExitCode.
 	Ended    bool
 	ExitCode int32
 }
+
+// unsaid stands for the reason of a container that waits without one, or whose state says
+// nothing: the API's default is that it waits.
+const unsaid = "Waiting"
 
 // Report is what the sidecar's condition says.
 type Report struct {
@@ -136,7 +140,7 @@ func containerOf(c *corev1.Container, pod corev1.RestartPolicy, statuses []corev
 		case s.State.Waiting != nil && s.State.Waiting.Reason != "":
 			out.Waiting = s.State.Waiting.Reason
 		default:
-			out.Waiting = "Waiting" // the API's default for a state that says nothing
+			out.Waiting = unsaid
 		}
 		break
 	}

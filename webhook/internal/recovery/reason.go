@@ -57,6 +57,8 @@ const (
 	ReasonCarried Reason = "Carried"
 	// ReasonCleared: a record that means nothing any more is cleared.
 	ReasonCleared Reason = "Cleared"
+	// ReasonEvidencePending: the evidence is asked for when nothing changes the write any more.
+	ReasonEvidencePending Reason = "EvidencePending"
 	// ReasonRecovered: the evidence holds.
 	ReasonRecovered Reason = "Recovered"
 	// ReasonAllowed: the annotation belay.dev/allow-recovery lets it recover.

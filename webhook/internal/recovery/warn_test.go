@@ -130,8 +130,11 @@ func TestMessages(t *testing.T) {
 		"a record is cleared": {
 			in: write(status("Succeed", u1), status("Succeed", u1)), message: "clears the record of failed pods",
 		},
+		"a record is cleared before the evidence is asked for": {
+			in: write(status("Failed", u1), status("Succeed", u1)), message: "clears the record of failed pods",
+		},
 		"a record is cleared since the pods are ready again": {
-			in: write(status("Failed", u1), status("Succeed", u1)), message: "clears the record of failed pods, since they are ready again",
+			in: write(status("Failed", u1), status("Succeed", u1), previewing), pods: ready, message: "clears the record of failed pods, since they are ready again",
 		},
 		"a failure without a record": {
 			in: write(status("Succeed"), status("Failed")), pods: ready,
@@ -153,6 +156,12 @@ func TestMessages(t *testing.T) {
 			in:       write(status("Paused"), status("Failed"), resumeUnclear),
 			warnings: []string{`box "a": no telling whether its pods are being replaced, so nothing is recorded and it cannot recover by evidence: spec.resumeInFlight: no such key: pause`},
 		},
+		"a terminal failure is as the client says, and no news": {
+			in: write(status("Succeed"), status("Failed", u1).terminal()), message: "clears the record of failed pods",
+		},
+		"a failure that the client gives the pods of": {
+			in: write(status("Succeed"), status("Failed", u1)),
+		},
 		"a record that was changed": {
 			in:      write(status("Failed", u1), status("Failed"), finally),
 			message: `the record of box "a" is not what it must be: another webhook changed it, or belay did not see the write when it came in; try again`,
@@ -164,6 +173,10 @@ func TestMessages(t *testing.T) {
 		"a status that cannot be read": {
 			in:       write(status("Succeed"), Status{Problem: ".status.phase is a list, and should be a string"}),
 			warnings: []string{`box "a" is not guarded, since its status cannot be read: .status.phase is a list, and should be a string`},
+		},
+		"a failed object's status that cannot be read": {
+			in:      write(status("Failed", u1), Status{Problem: ".status.phase is a list, and should be a string"}, finally),
+			message: `box "a" has failed (phase "Failed"), and what it would become cannot be read: .status.phase is a list, and should be a string`,
 		},
 		"a status that could not be read before": {
 			in:       write(Status{Problem: ".status.phase is a list, and should be a string"}, status("Succeed")),
@@ -292,6 +305,8 @@ func TestMessagesOfHostileObjectsAreOneBoundedLine(t *testing.T) {
 				"which container of another pod":   {in: leave(), pods: []Pod{one(), two(inPhase("Failed", ""), named, func(p *corev1.Pod) { p.Status.ContainerStatuses[0].State = ended(1) })}},
 				"what an expression says":          {in: leave(unknownPods(PodsFact{Problem: "spec.pods[0]: " + text + "~"}))},
 				"what an expression says, failing": {in: write(status("Succeed"), status("Failed"), unknownPods(PodsFact{Problem: "spec.pods[0]: " + text + "~"}))},
+				"what cannot be read":              {in: write(status("Failed"), Status{Problem: text + "~"}, finally)},
+				"what cannot be read, running":     {in: write(status("Succeed"), Status{Problem: text + "~"}, finally)},
 				"what the resume says":             {in: write(status("Succeed"), status("Failed"), func(in *Input) { in.Object.ResumeProblem = "spec.resumeInFlight: " + text + "~" })},
 			} {
 				d, in, _ := asked(t, c.in, c.pods)

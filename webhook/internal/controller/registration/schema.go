@@ -16,40 +16,72 @@ import (
 // recordUID is how long a UID is, and with it an entry of a record.
 const recordUID = len(v1alpha1.NoPodUID)
 
+// recordField is what one version's schema says of the record.
+type recordField struct {
+	nullable, required, defaulted bool
+	minItems, maxItems            int64
+}
+
 // checkCRD judges whether a CRD carries what a RecoveryPolicy stands on, and says what its
 // schema makes of the record. All versions that are served or stored count: one whose schema
 // lacks the field would drop it, without a word.
 func checkCRD(s v1alpha1.RecoveryPolicySpec, crd *apiextensionsv1.CustomResourceDefinition, version string) (v1alpha1.RecordSchema, verdict, bool) {
-	record := v1alpha1.RecordSchema{}
+	var fields []recordField
 	found := false
 	for i := range crd.Spec.Versions {
 		v := &crd.Spec.Versions[i]
 		if !v.Served && !v.Storage {
 			continue
 		}
-		r, bad, wrong := checkVersion(s, crd.Name, v)
+		f, bad, wrong := checkVersion(s, crd.Name, v)
 		if wrong {
-			return record, bad, true
+			return v1alpha1.RecordSchema{}, bad, true
 		}
-		// The API server hands over the version that the policy names. How the record is
-		// cleared follows that one; its limit is the tightest of all.
-		if v.Name == version && v.Served {
-			record.Cleared, record.Required, found = r.Cleared, r.Required, true
-		}
-		if record.MaxItems == 0 || (r.MaxItems > 0 && r.MaxItems < record.MaxItems) {
-			record.MaxItems = r.MaxItems
-		}
+		fields = append(fields, f)
+		found = found || (v.Served && v.Name == version)
 	}
 	if !found {
-		return record, verdict{reason: v1alpha1.ReasonUnknownKind, again: true, message: fmt.Sprintf("spec.resource: CRD %s does not serve version %s", crd.Name, version)}, true
+		return v1alpha1.RecordSchema{}, verdict{reason: v1alpha1.ReasonUnknownKind, again: true, message: fmt.Sprintf("spec.resource: CRD %s does not serve version %s", crd.Name, version)}, true
+	}
+	record, problem := together(fields)
+	if problem != "" {
+		return record, verdict{reason: v1alpha1.ReasonUnsuitableField, again: true, message: clip(fmt.Sprintf("CRD %s: spec.recordPath: %s %s", crd.Name, s.RecordPath, problem))}, true
 	}
 	return record, verdict{}, false
 }
 
-func checkVersion(s v1alpha1.RecoveryPolicySpec, crd string, v *apiextensionsv1.CustomResourceDefinitionVersion) (v1alpha1.RecordSchema, verdict, bool) {
+// together is what fits all versions: an object is validated in the one that a client writes,
+// after belay's changes have been converted to it.
+func together(fields []recordField) (v1alpha1.RecordSchema, string) {
+	var out v1alpha1.RecordSchema
+	nullable, absent, empty := true, true, true
+	for _, f := range fields {
+		nullable = nullable && f.nullable
+		// Removed, it would be missing, or come back with its default.
+		absent = absent && !f.required && !f.defaulted
+		empty = empty && f.minItems == 0
+		out.Required = out.Required || f.required
+		if f.maxItems > 0 && (out.MaxItems == 0 || f.maxItems < out.MaxItems) {
+			out.MaxItems = f.maxItems
+		}
+	}
+	switch {
+	case nullable:
+		out.Cleared = v1alpha1.ClearNull
+	case absent:
+		out.Cleared = v1alpha1.ClearRemove
+	case empty:
+		out.Cleared = v1alpha1.ClearEmpty
+	default:
+		return out, "can be neither null nor absent nor empty in all versions, so that a record could not be cleared"
+	}
+	return out, ""
+}
+
+func checkVersion(s v1alpha1.RecoveryPolicySpec, crd string, v *apiextensionsv1.CustomResourceDefinitionVersion) (recordField, verdict, bool) {
 	where := fmt.Sprintf("CRD %s, version %s", crd, v.Name)
-	no := func(reason, format string, args ...any) (v1alpha1.RecordSchema, verdict, bool) {
-		return v1alpha1.RecordSchema{}, verdict{reason: reason, again: true, message: clip(where + ": " + fmt.Sprintf(format, args...))}, true
+	no := func(reason, format string, args ...any) (recordField, verdict, bool) {
+		return recordField{}, verdict{reason: reason, again: true, message: clip(where + ": " + fmt.Sprintf(format, args...))}, true
 	}
 	if v.Served && (v.Subresources == nil || v.Subresources.Status == nil) {
 		return no(v1alpha1.ReasonStatusSubresourceMissing, "has no status subresource, so that its status could be written past the guard; add \"subresources: {status: {}}\"")
@@ -82,19 +114,12 @@ func checkVersion(s v1alpha1.RecoveryPolicySpec, crd string, v *apiextensionsv1.
 	if problem := unfit(record); problem != "" {
 		return no(v1alpha1.ReasonUnsuitableField, "spec.recordPath: %s %s", s.RecordPath, problem)
 	}
-	out := v1alpha1.RecordSchema{Required: required, Cleared: v1alpha1.ClearRemove}
+	out := recordField{nullable: record.Nullable, required: required, defaulted: record.Default != nil}
 	if record.MaxItems != nil {
-		out.MaxItems = *record.MaxItems
+		out.maxItems = *record.MaxItems
 	}
-	switch {
-	case record.Nullable:
-		out.Cleared = v1alpha1.ClearNull
-	case required || record.Default != nil:
-		// Removed, it would be missing, or come back with its default.
-		out.Cleared = v1alpha1.ClearEmpty
-		if record.MinItems != nil && *record.MinItems > 0 {
-			return no(v1alpha1.ReasonUnsuitableField, "spec.recordPath: %s can be neither null nor absent nor empty, so that a record could not be cleared", s.RecordPath)
-		}
+	if record.MinItems != nil {
+		out.minItems = *record.MinItems
 	}
 	return out, verdict{}, false
 }
