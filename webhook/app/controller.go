@@ -25,6 +25,7 @@ import (
 	"github.com/belay-dev/belay/webhook/internal/controller/recovery"
 	"github.com/belay-dev/belay/webhook/internal/controller/registration"
 	"github.com/belay-dev/belay/webhook/internal/controller/turns"
+	"github.com/belay-dev/belay/webhook/internal/facts"
 )
 
 // controllerOptions are the flags of belay-controller.
@@ -159,7 +160,7 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	if err := anchor.Setup(ctx, mgr, find, anchor.Clients{Metadata: meta, Discovery: disc.RESTClient()}); err != nil {
 		return fmt.Errorf("setting up anchors: %w", err)
 	}
-	if err := registration.Setup(mgr, find, registration.Options{
+	if err := registration.Setup(mgr, facts.Fresh{Reader: find}, registration.Options{
 		Endpoint:     registration.Endpoint{URL: o.webhookURL, ServiceNamespace: o.namespace, ServiceName: o.webhookService, ServicePort: o.webhookPort},
 		OwnNamespace: o.namespace, WebhookAccount: o.webhookAccount, ControllerAccount: o.controllerAccount,
 		Annotation: o.ownerAnnotation, InjectCAFrom: o.injectCAFrom, CASecret: o.caSecret,

@@ -200,10 +200,27 @@ func (r *Reader) Resolve(apiVersion, kind string) (v1alpha1.ResolvedResource, er
 	if err != nil {
 		return v1alpha1.ResolvedResource{}, ErrNoKind
 	}
-	gvk := gv.WithKind(kind)
-	if recall(r, r.unserved, gvk) {
+	if recall(r, r.unserved, gv.WithKind(kind)) {
 		return v1alpha1.ResolvedResource{}, ErrNoKind
 	}
+	return r.resolve(gv, kind)
+}
+
+// Fresh resolves kinds without the memory of those that were not served a moment ago: for
+// whoever is told when a kind comes, and asks seldom.
+type Fresh struct{ *Reader }
+
+// Resolve is Reader's, past that memory.
+func (f Fresh) Resolve(apiVersion, kind string) (v1alpha1.ResolvedResource, error) {
+	gv, err := schema.ParseGroupVersion(apiVersion)
+	if err != nil {
+		return v1alpha1.ResolvedResource{}, ErrNoKind
+	}
+	return f.resolve(gv, kind)
+}
+
+func (r *Reader) resolve(gv schema.GroupVersion, kind string) (v1alpha1.ResolvedResource, error) {
+	gvk := gv.WithKind(kind)
 	m, err := r.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if meta.IsNoMatchError(err) {
 		remember(r, r.unserved, gvk)

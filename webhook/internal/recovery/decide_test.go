@@ -165,6 +165,10 @@ func toFailed() map[string]row {
 			in:       write(status("Pausing", u1, seal), status("Failed", u1), unknownPods(PodsFact{Cause: fact.CauseTimeout})),
 			mutating: "allow Recorded", validating: "allow Recorded", asks: "|", record: []string{u1, seal},
 		},
+		"from a lifecycle phase with the mark: what the client gives comes to it, behind what was there": {
+			in:       write(status("Pausing", u2, seal), status("Failed", u1)),
+			mutating: "allow Recorded", validating: "allow Recorded", asks: "|", record: []string{u2, u1, seal},
+		},
 		"from a lifecycle phase with a record: the client gives a part of what was carried, which is no news": {
 			in: write(status("Paused", u1, u2), status("Failed", u2)), pods: []Pod{one(), two(), podNamed("box-2", u3, looping)},
 			mutating: "allow Recorded", validating: "allow Recorded", asks: "pods|", record: []string{u1, u2, u3},

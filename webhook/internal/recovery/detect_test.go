@@ -45,9 +45,18 @@ func TestFailing(t *testing.T) {
 		"for no reason, and the list has what stands for it": {
 			pod: changes{main(corev1.ContainerState{})}, policy: []func(*Policy){func(p *Policy) { p.Detectors.WaitingReasons = []string{""} }},
 		},
+		"a container that runs waits for nothing, also where the list has that": {
+			policy: []func(*Policy){func(p *Policy) { p.Detectors.WaitingReasons = []string{""} }},
+		},
 		"a container that is not the main one": {pod: changes{container("proxy", waiting("ErrImagePull"))}, want: `container "proxy" waits: ErrImagePull`},
 		"an init container, before containers": {
 			pod: changes{looping, initContainer("setup", waiting("ImagePullBackOff"))}, want: `init container "setup" waits: ImagePullBackOff`,
+		},
+		"an init container that is restarted when it fails is no sidecar": {
+			pod: changes{initContainer("setup", waiting("CrashLoopBackOff")), func(p *corev1.Pod) {
+				p.Spec.InitContainers[0].RestartPolicy = new(corev1.ContainerRestartPolicyOnFailure)
+			}},
+			want: `init container "setup" waits: CrashLoopBackOff`,
 		},
 		"the first of two init containers": {
 			pod:  changes{initContainer("a", waiting("ImagePullBackOff")), initContainer("b", waiting("CrashLoopBackOff"))},

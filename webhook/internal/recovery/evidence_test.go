@@ -151,7 +151,8 @@ func evidences() map[string]proof {
 			gated("example.com/x"), condition("example.com/x", isUnknown)),
 		"S15: the second of two gates": about(`PodNotReady: its readiness gate "example.com/y" is not True`,
 			gated("example.com/x", "example.com/y"), condition("example.com/x", isTrue), condition("example.com/y", isFalse)),
-		"S15: gates that are true": ready(gated("example.com/x", "example.com/y"), condition("example.com/x", isTrue), condition("example.com/y", isTrue)),
+		"S15: the first of two gates": about(`PodNotReady: its readiness gate "example.com/x" is not True`, gated("example.com/x", "example.com/y")),
+		"S15: gates that are true":    ready(gated("example.com/x", "example.com/y"), condition("example.com/x", isTrue), condition("example.com/y", isTrue)),
 
 		// The main container.
 		"main is not ready, although the pod is": about(`PodNotReady: container "main" is not ready`, func(p *corev1.Pod) {

@@ -99,6 +99,10 @@ func TestRead(t *testing.T) {
 		"a condition is a list":           {object: `{"status":{"conditions":[[]]}}`, want: problem(".status.conditions is a list, and should be a list of conditions")},
 		"a parent is a string":            {object: `{"status":{"state":"x"}}`, layout: []func(*Layout){deep}, want: problem(".status.state is a string, and should be an object")},
 		"a parent is a list":              {object: `{"status":{"recovery":[{"failed-pods":["u1"]}]}}`, layout: []func(*Layout){deep}, want: problem(".status.recovery is a list, and should be an object")},
+		"a parent of the phase alone is a string": {
+			object: `{"status":{"state":"x","recovery":{"failed-pods":["u1"]}}}`, layout: []func(*Layout){deep, unconditional},
+			want: problem(".status.state is a string, and should be an object"),
+		},
 		"a parent of the conditions is a number": {
 			object: `{"status":{"phase":"Failed","list":1}}`, layout: []func(*Layout){func(l *Layout) { l.Conditions = ".status.list.conditions" }},
 			want: problem(".status.list is a number, and should be an object"),

@@ -56,6 +56,9 @@ func (p Policy) kind(phase string) kind {
 // IsFailed reports whether a phase is one of failure.
 func (p Policy) IsFailed(phase string) bool { return p.kind(phase) == failed }
 
+// IsRecovered reports whether a phase is one of those that are gated.
+func (p Policy) IsRecovered(phase string) bool { return p.kind(phase) == recovered }
+
 // Object is what decisions read of the stored object beside its status. It is never taken
 // from what a client sends with a status: the API server drops that, but after it has shown
 // it to webhooks.

@@ -125,7 +125,8 @@ func TestEveryFactUnknown(t *testing.T) {
 		}
 		for _, state := range []fact.State{fact.Unknown, fact.Absent} {
 			for _, cause := range all[1:] {
-				in.Pods = PodsFact{State: state, Cause: cause}
+				// An answer that is none, whether or not the API server itself was asked.
+				in.Pods = PodsFact{State: state, Cause: cause, Live: state == fact.Absent}
 				d := Decide(in)
 				checkDecision(t, in, d)
 				switch {

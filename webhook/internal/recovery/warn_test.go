@@ -200,6 +200,10 @@ func TestMessages(t *testing.T) {
 			in: write(status("Failed", u1, u2), status("Succeed"), finally), pods: []Pod{one(unready)},
 			message: cannot + `: pod "box-0" (uid u1): PodNotReady: its condition Ready is not True; uid "u2": PodGone: the object has no such pod`,
 		},
+		"a UID that comes along is asked about after those that are recorded": {
+			in:      write(status("Failed", u2), status("Succeed", u1, u2), finally),
+			message: cannot + `: uid "u2": PodGone: the object has no such pod; uid "u1": PodGone: the object has no such pod`,
+		},
 		"those that are ready are not told of": {
 			in: write(status("Failed", u1, u2), status("Succeed"), finally), pods: []Pod{one(), two(unready)},
 			message: cannot + `: pod "box-1" (uid u2): PodNotReady: its condition Ready is not True`,
@@ -240,6 +244,32 @@ func TestManyUIDsAreOneBoundedMessage(t *testing.T) {
 	d := Decide(write(status("Succeed"), status("Failed", numbered(150)...)))
 	if n := len(d.Message); n > 600 || !strings.HasSuffix(d.Message, "…") {
 		t.Errorf("%d bytes: %s", n, d.Message)
+	}
+}
+
+// TestQuote: other people's text is one line, bounded, and does not end its quotes.
+func TestQuote(t *testing.T) {
+	t.Parallel()
+	x := func(n int) string { return strings.Repeat("x", n) }
+	for name, c := range map[string]struct{ in, quoted, cleaned string }{
+		"nothing":       {"", `""`, ""},
+		"a word":        {"a", `"a"`, "a"},
+		"quotes":        {`a"b"`, `"a'b'"`, `a"b"`},
+		"two lines":     {"a\nb", `"a b"`, "a b"},
+		"as many":       {x(128), `"` + x(128) + `"`, x(128)},
+		"one more":      {x(129), `"` + x(128) + `…"`, x(129)},
+		"as many again": {x(256), `"` + x(128) + `…"`, x(256)},
+		"too many":      {x(257), `"` + x(128) + `…"`, x(256) + "…"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := quote(c.in); got != c.quoted {
+				t.Errorf("quoted, it is %s, want %s", got, c.quoted)
+			}
+			if got := clean(c.in); got != c.cleaned {
+				t.Errorf("cleaned, it is %s, want %s", got, c.cleaned)
+			}
+		})
 	}
 }
 
@@ -347,7 +377,9 @@ func TestVerdictsAreBounded(t *testing.T) {
 		{UID: types.UID(long), Reason: ReasonPodGone, Detail: long},
 		{UID: u1, Pod: long, Reason: ReasonPodNotReady, Detail: long},
 		{UID: u1, Pod: long},
+		{UID: types.UID("a\nb" + long), Pod: "a", Reason: ReasonPodNotReady, Detail: "no"},
 	} {
+		checkWording(t, v.String())
 		if s := v.String(); len(s) > 310 || v.Reason != "" && !strings.Contains(s, string(v.Reason)) {
 			t.Errorf("%d bytes: %s", len(s), s)
 		}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -88,10 +89,14 @@ type seen struct {
 // recovery is what is remembered of one: all the Pods that the object had then, each of
 // them healthy. While these very Pods are there and ready, none has failed since.
 type recovery struct {
-	uid   types.UID
-	pods  []string
-	at    time.Time
-	again int
+	uid types.UID
+	// generation is that of the object: nobody has asked for anything else since.
+	generation int64
+	// version is the resourceVersion of what belay wrote.
+	version string
+	pods    []string
+	at      time.Time
+	again   int
 }
 
 // start runs the driver until the context ends or stop is called.
@@ -108,7 +113,10 @@ func (d *driver) start(ctx context.Context) {
 		}
 	}
 	// Neither fails on an informer that does not run yet.
-	_, _ = d.objects.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }, DeleteFunc: add})
+	_, _ = d.objects.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: add, DeleteFunc: add, UpdateFunc: func(_, obj any) {
+		d.passed(obj)
+		add(obj)
+	}})
 	_ = d.objects.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
 		d.log.V(1).Info("watch of guarded objects interrupted", "error", err.Error())
 	})
@@ -213,6 +221,9 @@ func (d *driver) look(ctx context.Context, key types.NamespacedName) error {
 	}
 	metrics.Recoveries.WithLabelValues(string(verdict.Reason)).Inc()
 	final := !verdict.Allowed && verdict.Final()
+	if verdict.Reason == rules.ReasonNoRecord && mode == v1alpha1.ModeWarn {
+		final = false // nothing is recorded there, where enforce would have
+	}
 	if !final && (!recovers(verdict) || d.policy.Spec.Recover != v1alpha1.RecoverAuto) {
 		d.forget(key)
 		return nil
@@ -227,7 +238,7 @@ func (d *driver) look(ctx context.Context, key types.NamespacedName) error {
 	case mode == v1alpha1.ModeWarn:
 		d.tell(o, note{corev1.EventTypeNormal, v1alpha1.ReasonRecovered, verdict.Reason, "mode warn: enforce would bring it back to " + string(d.policy.Spec.Recovered.Phase) + ": " + because(verdict), related(key.Namespace, verdict)})
 	default:
-		return d.recover(ctx, key)
+		return d.recover(ctx, key, o.ResourceVersion)
 	}
 	return nil
 }
@@ -245,8 +256,44 @@ func (d *driver) holds(key types.NamespacedName, reason rules.Reason) time.Durat
 	return grace - time.Since(first.at)
 }
 
+// passed ends the memory of a recovery when the object has been in any phase since but the
+// failed and the recovered ones, or has failed in a way of its own. It is told of every
+// version, where a look sees the newest only.
+func (d *driver) passed(obj any) {
+	o, ok := obj.(*object)
+	if !ok {
+		return
+	}
+	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r, ok := d.recent[key]
+	switch {
+	case !ok || r.uid != o.UID:
+	case !after(o.ResourceVersion, r.version):
+		// It is what the object has recovered from.
+	case !d.unchanged(o):
+		delete(d.recent, key)
+	}
+}
+
+// after reports whether one version of an object came after another.
+func after(version, other string) bool {
+	order, err := resourceversion.CompareResourceVersion(version, other)
+	return err != nil || order > 0
+}
+
+// unchanged reports whether an object is recovered, or failed again without a sign of a
+// failure of its own.
+func (d *driver) unchanged(o *object) bool {
+	if o.status.Problem != "" || o.about.ResumeInFlight || o.status.Terminal {
+		return false
+	}
+	return d.policy.IsRecovered(o.status.Phase) || (d.policy.IsFailed(o.status.Phase) && len(o.status.Record.UIDs) == 0)
+}
+
 // remember notes a recovery, and forgets those that are long over.
-func (d *driver) remember(key types.NamespacedName, uid types.UID, pods []rules.Pod) {
+func (d *driver) remember(key types.NamespacedName, written *unstructured.Unstructured, pods []rules.Pod) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for k, r := range d.recent {
@@ -254,8 +301,8 @@ func (d *driver) remember(key types.NamespacedName, uid types.UID, pods []rules.
 			delete(d.recent, k)
 		}
 	}
-	r := recovery{uid: uid, at: time.Now()}
-	if last, ok := d.recent[key]; ok && last.uid == uid {
+	r := recovery{uid: written.GetUID(), generation: written.GetGeneration(), version: written.GetResourceVersion(), at: time.Now()}
+	if last, ok := d.recent[key]; ok && last.uid == r.uid {
 		r.at, r.again = last.at, last.again+1
 	}
 	for _, p := range pods {
@@ -269,13 +316,18 @@ func (d *driver) remember(key types.NamespacedName, uid types.UID, pods []rules.
 // stale is the record to go by for an object that is failed without one a moment after belay
 // had brought it back: the Pods that it had then. The write that failed it was under way
 // before, or it is a new failure, and then these Pods are not all there and ready.
-func (d *driver) stale(key types.NamespacedName, uid types.UID, was rules.Status) rules.Status {
+func (d *driver) stale(key types.NamespacedName, o metav1.Object, was rules.Status) (now rules.Status, yes bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if r, ok := d.recent[key]; ok && r.uid == uid && len(r.pods) > 0 && r.again < maxAgain && time.Since(r.at) <= remembered && len(was.Record.UIDs) == 0 && !was.Terminal {
-		was.Record.UIDs = r.pods
+	r, ok := d.recent[key]
+	if !ok || r.uid != o.GetUID() || r.generation != o.GetGeneration() || len(r.pods) == 0 || r.again >= maxAgain || time.Since(r.at) > remembered {
+		return was, false
 	}
-	return was
+	if len(was.Record.UIDs) > 0 || was.Terminal {
+		return was, false
+	}
+	was.Record.UIDs = r.pods
+	return was, true
 }
 
 // suggests is the decision as far as the informers know.
@@ -288,14 +340,15 @@ func (d *driver) suggests(o *object) (rules.Decision, error) {
 	if d.policy.Spec.Recovered != nil {
 		phase = d.policy.Spec.Recovered.Phase
 	}
-	was := d.stale(types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, o.UID, o.status)
+	was, _ := d.stale(types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, o, o.status)
 	in := input(d.policy, o.about, was, rules.Status{Phase: string(phase)}, time.Now())
 	in.Pods = rules.PodsFact{State: fact.Known, Live: true, Pods: pods}
 	return rules.Decide(in), nil
 }
 
-// recover decides once more, on what the API server itself says, and writes.
-func (d *driver) recover(ctx context.Context, key types.NamespacedName) error {
+// recover decides once more, on what the API server itself says, and writes. looked is the
+// resourceVersion of the object that the informer has.
+func (d *driver) recover(ctx context.Context, key types.NamespacedName, looked string) error {
 	current := &unstructured.Unstructured{}
 	current.SetGroupVersionKind(facts.ResourceOf(d.policy.Resource).GroupVersion().WithKind(d.policy.Resource.Kind))
 	if err := d.client.Get(ctx, key, current); err != nil {
@@ -309,7 +362,10 @@ func (d *driver) recover(ctx context.Context, key types.NamespacedName) error {
 	if err != nil {
 		return err
 	}
-	was = d.stale(key, current.GetUID(), was)
+	was, again := d.stale(key, current, was)
+	if again && current.GetResourceVersion() != looked {
+		return nil // what has happened since is not known yet; it brings us back
+	}
 	in := input(d.policy, d.policy.Guarded(ctx, current), was, d.policy.Layout.Read(desired.Object), time.Now())
 	verdict := rules.Decide(in)
 	if verdict.Wish != rules.WishNone {
@@ -340,7 +396,7 @@ func (d *driver) recover(ctx context.Context, key types.NamespacedName) error {
 		return err
 	}
 	if wrote {
-		d.remember(key, current.GetUID(), in.Pods.Pods)
+		d.remember(key, desired, in.Pods.Pods)
 		d.log.Info("object brought back", "namespace", key.Namespace, "name", key.Name, "uid", current.GetUID(), "phase", d.policy.Spec.Recovered.Phase, "because", because(verdict))
 		reason := v1alpha1.ReasonRecovered
 		if verdict.Reason == rules.ReasonAllowed {

@@ -72,6 +72,7 @@ func strip(ctx context.Context, p *facts.RecoveryPolicy, obj any) any {
 	}
 	o := &object{about: p.Guarded(ctx, u), status: p.Layout.Read(u.Object)}
 	o.Namespace, o.Name, o.UID, o.ResourceVersion = u.GetNamespace(), u.GetName(), u.GetUID(), u.GetResourceVersion()
+	o.Generation = u.GetGeneration()
 	q, err := p.Expressions.Query(ctx, u)
 	if err != nil {
 		o.problem = err.Error()

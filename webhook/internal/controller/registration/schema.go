@@ -236,6 +236,13 @@ func checkConditionList(s v1alpha1.RecoveryPolicySpec, schema *apiextensionsv1.J
 	if !ok || kind.Type != "string" || list.Items.Schema.Properties["status"].Type != "string" {
 		return fmt.Sprintf("spec.conditionsPath: the entries of %s have not the strings type and status", s.ConditionsPath), v1alpha1.ReasonUnsuitableField
 	}
+	if s.Recovered != nil {
+		for _, c := range s.Recovered.SetConditions {
+			if problem := unfitCondition(c, list.Items.Schema); problem != "" {
+				return fmt.Sprintf("spec.recovered.setConditions: %s: %s", c.Type, problem), v1alpha1.ReasonUnsuitableField
+			}
+		}
+	}
 	if len(kind.Enum) == 0 {
 		return "", ""
 	}
@@ -256,4 +263,32 @@ func checkConditionList(s v1alpha1.RecoveryPolicySpec, schema *apiextensionsv1.J
 		}
 	}
 	return "", ""
+}
+
+// unfitCondition says why the API server would refuse a condition that belay writes.
+func unfitCondition(c v1alpha1.ConditionEdit, entry *apiextensionsv1.JSONSchemaProps) string {
+	values := map[string]string{"type": c.Type, "status": string(c.Status), "reason": c.Reason, "message": c.Message}
+	for _, name := range entry.Required {
+		if v, ours := values[name]; name != "lastTransitionTime" && (!ours || v == "") {
+			return fmt.Sprintf("the schema wants %s, which the policy does not give", name)
+		}
+	}
+	for _, name := range []string{"status", "reason", "message"} {
+		field, ok := entry.Properties[name]
+		v := values[name]
+		switch {
+		case v == "":
+		case !ok:
+			return fmt.Sprintf("the schema has no %s", name)
+		case len(field.Enum) > 0 && !slices.Contains(enumOf(&field), v):
+			return fmt.Sprintf("the schema allows %s as %s, and not %q", strings.Join(enumOf(&field), ", "), name, v)
+		case field.MinLength != nil && int64(len([]rune(v))) < *field.MinLength, field.MaxLength != nil && int64(len([]rune(v))) > *field.MaxLength:
+			return fmt.Sprintf("the schema wants another length of %s", name)
+		case field.Pattern != "":
+			if re, err := regexp.Compile(field.Pattern); err == nil && !re.MatchString(v) {
+				return fmt.Sprintf("the schema wants a %s that matches %q", name, field.Pattern)
+			}
+		}
+	}
+	return ""
 }
