@@ -3,17 +3,18 @@
 //
 // # Architecture
 //
-//	kubectl, controllers ──create──▶ kube-apiserver ──AdmissionReview──▶ belay-webhook
-//	                                   ▲    ▲                              (N replicas, no state)
-//	           policies, Anchors, registrations, Leases
-//	                                   │    ├── reads owners, creates Anchors
-//	                                   │    └── reads what has a name, deletes what is finished
-//	                            belay-controller (one works at a time)
+//	kubectl, controllers ──create, ──▶ kube-apiserver ──AdmissionReview──▶ belay-webhook
+//	                       status       ▲    ▲                             (N replicas, no state)
+//	 policies, Anchors, registrations,  │    │
+//	       Leases, CRDs, Pods, statuses │    ├── reads owners, creates Anchors
+//	                                    │    ├── reads what has a name, deletes what is finished
+//	                                    │    └── reads the Pods of what failed
+//	                             belay-controller (one works at a time)
 //
 // A policy is accepted and registered by belay-controller: one webhook entry a
 // policy, so that the API server does the matching. belay-webhook decides each
-// create on its own. What joins the two is stored in the cluster: the spec in force,
-// in a policy's status, and Anchors.
+// write on its own. What joins the two is stored in the cluster: the spec in force,
+// in a policy's status, Anchors, and the records in the statuses of guarded objects.
 //
 // # Owners
 //
@@ -41,21 +42,54 @@
 // under a name. Whoever creates the Lease has the turn. It is never given back and
 // runs out; belay-controller removes it later.
 //
+// # Recovery
+//
+// A RecoveryPolicy is held against the live CRD: without the status subresource and a
+// field for the record in all versions it guards nothing. It has two entries, on UPDATE
+// of the status, which the API server calls only where the stored object or the new one
+// is failed or has a record.
+//
+// The guard is one pure function of the old and the new status, recovery.Decide, asked
+// in both phases. The mutating phase edits the record and nothing else: UIDs of failing
+// Pods go in, what a write drops is put back, and what means nothing any more goes out,
+// by null, remove or [] as the schema has it. The validating phase sees the write as it
+// will be stored: it asks for evidence before an object leaves its failure, and refuses
+// a write whose record is not as the other phase left it. A decision that is applied to
+// its own result changes nothing, so reinvocation, stale writers and retries need no
+// care. Only the new status is taken from the request: metadata and spec that come with
+// it are shown to webhooks, and then dropped.
+//
+// Evidence is pure as well: the Pods of the object and the time in, a verdict for each
+// recorded UID out. Pods come from informers that select by label and keep a small value
+// each; a decision that lets an object recover reads them live. What cannot be read is
+// never taken for absent: it is 503 or, where an object fails under failurePolicy Ignore,
+// a failure without a record.
+//
+// The driver in belay-controller brings objects back whose own controller does not. It
+// looks when an object, one of its Pods or its namespace changes, on what its informers
+// know and by the same function; when that holds for a second it decides again on live
+// reads and sends one merge patch with resourceVersion. It is exempt from the guard. All
+// that a restart loses is which objects it brought back in the last minute: a controller's
+// write that was under way may undo that, and then it is done again.
+//
 // # Packages and their direction
 //
 //	api/v1alpha1               types, conditions, reasons, causes; no behaviour
 //	client/spawn/names         pure, standard library only: names, and digests of work
-//	client/{spawn,failfast}    the library for others; of belay it imports the names only
+//	client/{spawn,statuspatch,failfast}
+//	                           the library for others; of belay it imports the names only
 //	internal/{fact,wording}    what is known of a fact; other people's text in messages
 //	internal/owner             decisions about owners: pure, (request, facts, policy) → decision
 //	internal/naming            decisions about names: the same, in rounds
+//	internal/recovery          decisions about statuses, evidence: the same, in rounds
 //	internal/expr              CEL, compiled and bounded
-//	internal/facts             reads the cluster within a deadline
+//	internal/facts             reads the cluster within a deadline, watches Pods
 //	internal/anchors           gets hold of an Anchor: the one write for owners
 //	internal/replace           turns, and the one DELETE: the writes for names
 //	internal/metrics           metrics with closed label sets
 //	internal/admission         AdmissionReview ↔ decision: the one HTTP edge
-//	internal/controller/...    plan.go decides and is pure, reconciler.go reads and writes
+//	internal/controller/...    plan.go decides and is pure, reconciler.go (recovery:
+//	                           driver.go) reads and writes
 //	app                        flags, object graph, run: the one public door
 //
 // Each imports only what stands above it; test/deps holds it to that.

@@ -330,11 +330,11 @@ type FailureDetectors struct {
 type EvidenceSource string
 
 const (
-	// EvidenceKubelet takes the status of the Pod.
+	// EvidenceKubelet wants the Pod's status to say so.
 	EvidenceKubelet EvidenceSource = "Kubelet"
-	// EvidenceWitness takes the report of the sidecar.
+	// EvidenceWitness wants the sidecar's report to say so.
 	EvidenceWitness EvidenceSource = "Witness"
-	// EvidenceBoth takes either's.
+	// EvidenceBoth wants both.
 	EvidenceBoth EvidenceSource = "Both"
 )
 

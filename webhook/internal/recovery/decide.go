@@ -78,6 +78,9 @@ func (in Input) enter(before kind) Decision {
 	}
 	if in.Final && !in.Preview {
 		// What was recorded, was recorded when the write came in.
+		if len(kept) == 0 && len(in.New.Record.UIDs) == 0 {
+			return untouched(ReasonNothingToRecord)
+		}
 		if covers(in.New.Record.UIDs, in.Policy.capped(kept)) {
 			return untouched(ReasonRecorded)
 		}

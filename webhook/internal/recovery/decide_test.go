@@ -111,15 +111,15 @@ func toFailed() map[string]row {
 		},
 		"none are given and none fails: the API server itself is asked, and nothing is recorded": {
 			in: from(status("Succeed")), pods: []Pod{one(), two()},
-			mutating: "allow NothingToRecord", validating: "allow Recorded", asks: "pods,live-pods|",
+			mutating: "allow NothingToRecord", validating: "allow NothingToRecord", asks: "pods,live-pods|",
 		},
 		"none are given, and there are no pods": {
 			in:       from(status("Succeed")),
-			mutating: "allow NothingToRecord", validating: "allow Recorded", asks: "pods,live-pods|",
+			mutating: "allow NothingToRecord", validating: "allow NothingToRecord", asks: "pods,live-pods|",
 		},
 		"none are given, and none fails: a field that the schema wants is there": {
 			in:       write(status("Succeed").empty(), status("Failed"), recordRequired),
-			mutating: "allow NothingToRecord", validating: "allow Recorded", asks: "pods,live-pods|", as: Record{Present: true},
+			mutating: "allow NothingToRecord", validating: "allow NothingToRecord", asks: "pods,live-pods|", as: Record{Present: true},
 		},
 		"a pod that is being deleted does not fail": {
 			in: from(status("Succeed")), pods: []Pod{one(looping, deletingPod), two(looping)},
@@ -187,7 +187,7 @@ func toFailed() map[string]row {
 		},
 		"S24: nor where nothing fails": {
 			in: write(status("Succeed", u1), status("Failed", u1)), pods: []Pod{one(), two()},
-			mutating: "allow NothingToRecord", validating: "allow Recorded", asks: "pods,live-pods|",
+			mutating: "allow NothingToRecord", validating: "allow NothingToRecord", asks: "pods,live-pods|",
 		},
 		"a leftover with the mark may be what belay made of the write, so that it stays": {
 			in: write(status("Succeed", u1, seal), status("Failed", u1, seal)), pods: []Pod{one(), two(looping)},
@@ -211,7 +211,7 @@ func toFailed() map[string]row {
 		},
 		"the pods cannot be found out, ignoring: without a record": {
 			in:       from(status("Succeed"), ignoring, unknownPods(PodsFact{Cause: fact.CauseServer})),
-			mutating: "allow LookupFailed", validating: "allow Recorded", asks: "|",
+			mutating: "allow LookupFailed", validating: "allow NothingToRecord", asks: "|",
 		},
 		"the pods cannot be found out, ignoring: what was carried stays": {
 			in:       write(status("Pausing", u1), status("Failed"), ignoring, unknownPods(PodsFact{Cause: fact.CauseServer})),
@@ -219,7 +219,7 @@ func toFailed() map[string]row {
 		},
 		"the pods cannot be found out, ignoring: a leftover does not become a record": {
 			in:       write(status("Succeed", u1), status("Failed", u1), ignoring, unknownPods(PodsFact{Cause: fact.CauseServer})),
-			mutating: "allow LookupFailed", validating: "allow Recorded", asks: "|",
+			mutating: "allow LookupFailed", validating: "allow NothingToRecord", asks: "|",
 		},
 		"the pods cannot be found out, but the client gives them": {
 			in:       write(status("Succeed"), status("Failed", u1), unknownPods(PodsFact{Cause: fact.CauseTimeout})),
@@ -227,7 +227,7 @@ func toFailed() map[string]row {
 		},
 		"the object does not say which pods it has: without a record": {
 			in:       from(status("Succeed"), unknownPods(PodsFact{Problem: "spec.pods[0].when: no such key"})),
-			mutating: "allow ExpressionFailed", validating: "allow Recorded", asks: "|",
+			mutating: "allow ExpressionFailed", validating: "allow NothingToRecord", asks: "|",
 		},
 		"the object does not say which pods it has: what was carried stays": {
 			in:       write(status("Melting", u1), status("Failed", u1), unknownPods(PodsFact{Problem: "spec.pods[0].when: no such key"})),

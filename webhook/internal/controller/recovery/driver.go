@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -491,9 +492,12 @@ func (d *driver) event(o *unstructured.Unstructured, n note) {
 	if n.pod != nil {
 		pod = n.pod
 	}
+	if !strings.Contains(n.message, string(n.why)) {
+		n.message = fmt.Sprintf("%s: %s", n.why, n.message)
+	}
 	d.events.Eventf(&corev1.ObjectReference{
 		APIVersion: facts.ResourceOf(d.policy.Resource).GroupVersion().String(), Kind: d.policy.Resource.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
-	}, pod, n.kind, n.reason, string(n.why), "%s", wording.Clip(fmt.Sprintf("%s: %s", n.why, n.message), maxNote-8))
+	}, pod, n.kind, n.reason, string(n.why), "%s", wording.Clip(n.message, maxNote-8))
 }
 
 // related is the first Pod that a recovery rests on.

@@ -97,7 +97,7 @@ func (r *Reconciler) report(ctx context.Context, s subject, o outcome) error {
 	c := metav1.Condition{Type: v1alpha1.ConditionRegistered, Status: metav1.ConditionFalse, ObservedGeneration: s.GetGeneration(), Reason: o.reason, Message: o.message}
 	switch {
 	case s.inForce() == 0:
-		c.Reason, c.Message = v1alpha1.ReasonNotAccepted, "no spec of this policy was ever accepted"
+		c.Reason, c.Message = v1alpha1.ReasonNotAccepted, "no spec of this policy is in force; see its condition Accepted"
 	case o.reason != v1alpha1.ReasonRegistered:
 	case !meta.IsStatusConditionTrue(*s.conditions(), v1alpha1.ConditionAccepted):
 		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonRegisteredPrevious
