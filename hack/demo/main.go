@@ -1,8 +1,9 @@
 // Command demo shows on a real control plane what belay does: it replays the exact
-// calls of OTF, Felis and Spur, with the failures that happen in between, side by side
-// in a namespace without belay and in one with it, and prints what came of them. Of
-// OTF's token Secrets that is what the garbage collector left when the Jobs were
-// deleted, of Felis' restores and Spur's launches what runs and what they believe.
+// calls of OTF, Felis, Spur and OpenSandbox, with the failures that happen in between,
+// side by side in a namespace without belay and in one with it, and prints what came of
+// them. Of OTF's token Secrets that is what the garbage collector left when the Jobs were
+// deleted, of Felis' restores and Spur's launches what runs and what they believe, of
+// OpenSandbox' failed sandboxes whether they recover, and on which Pods.
 package main
 
 import (
@@ -29,8 +30,9 @@ const usage = `Usage: make demo [DEMO_FLAGS="--keep --deadline=20s"]
 Builds what is missing (Kubernetes itself: about 7 minutes, once), starts etcd,
 kube-apiserver, kube-controller-manager, belay-webhook and belay-controller as
 processes of their own on the loopback interface, applies manifests/presets/otf,
-felis-restore-old, felis-restore and spur, and replays what OTF, Felis and Spur do.
-There is no kubelet: the demo says when a Pod has run, has succeeded or has failed.
+felis-restore-old, felis-restore, spur and opensandbox (with its patch of the CRD), and
+replays what OTF, Felis, Spur and OpenSandbox do. There is no kubelet: the demo says when
+a Pod is ready, has crashed, has succeeded or has failed.
 The exit code is 0 only if every line of every table is as promised.
 
 Flags:
@@ -130,7 +132,7 @@ func demo(ctx context.Context, o options, out, progress io.Writer) (ok bool, err
 }
 
 // namespaces are those of the stories.
-type namespaces struct{ otf, felis, spur pair }
+type namespaces struct{ otf, felis, spur, sandbox pair }
 
 // tell tells all stories, and returns the tables of those that came to their end.
 // OTF's comes last, since it restarts kube-apiserver with a plug-in, and first in
@@ -144,6 +146,11 @@ func tell(ctx context.Context, s *stack.Stack, deadline time.Duration, say narra
 		return tables, n, fmt.Errorf("telling Spur's story: %w", err)
 	}
 	tables, n.spur = append(tables, spur), p
+	sandbox, p, err := tellOpenSandbox(ctx, s, say)
+	if err != nil {
+		return tables, n, fmt.Errorf("telling OpenSandbox' story: %w", err)
+	}
+	tables, n.sandbox = append(tables, sandbox), p
 	otf, p, err := tellOTF(ctx, s, deadline, say)
 	if err != nil {
 		return tables, n, fmt.Errorf("telling OTF's story: %w", err)
@@ -157,8 +164,8 @@ const presetDeadline = 5 * time.Minute
 
 // kept is what is printed when everything stays up.
 const kept = `
-Everything is still up. Namespaces without belay: %s, %s, %s;
-with belay: %s, %s, %s.
+Everything is still up. Namespaces without belay: %s, %s, %s, %s;
+with belay: %s, %s, %s, %s.
 The deadline of policy otf is %s again, policy felis-restore is that of preset felis-restore, and
 kube-apiserver runs with OwnerReferencesPermissionEnforcement since OTF's last scenario. Logs are in
 %s. Try, with kubectl:
@@ -197,13 +204,25 @@ kubectl config set-context --current --namespace=%s
 kubectl get pods -o custom-columns='POD:.metadata.name,PHASE:.status.phase,OWNER:.metadata.ownerReferences[*].name,WORK:.metadata.annotations.belay\.dev/work'
 kubectl delete spurjobs --all              # the Service goes, Pods are being deleted: those that had not ended wait for a kubelet
 
+# OpenSandbox: what failed recovers on the very Pods that failed, and in no other way
+kubectl config set-context --current --namespace=%s
+kubectl get bsbx -o custom-columns='SANDBOX:.metadata.name,PHASE:.status.phase,FAILED PODS:.status.failedPodUIDs'
+is() { kubectl patch $1 --subresource=status --type=merge -p '{"status":{"phase":"'$2'"}}'; }
+is bsbx/replaced Succeed                   # refused: PodReplaced
+is pod/transient-0 Failed                  # as a kubelet would say
+is bsbx/transient Failed                   # as the controller would: belay records the Pod's UID
+is bsbx/transient Succeed                  # refused: PodNotRunning
+is pod/transient-0 Running
+kubectl wait --for=jsonpath='{.status.phase}'=Succeed bsbx/transient   # it was the same Pod
+
 Ctrl-C ends it.
 `
 
 // print says what can be tried.
 func (n namespaces) print(out io.Writer, s *stack.Stack) {
-	_, _ = fmt.Fprintf(out, kept, n.otf.without, n.felis.without, n.spur.without, n.otf.with, n.felis.with, n.spur.with,
-		presetDeadline, s.Dir, s.Plane.Kubeconfig(), n.otf.with, n.felis.with, n.spur.with)
+	_, _ = fmt.Fprintf(out, kept, n.otf.without, n.felis.without, n.spur.without, n.sandbox.without,
+		n.otf.with, n.felis.with, n.spur.with, n.sandbox.with,
+		presetDeadline, s.Dir, s.Plane.Kubeconfig(), n.otf.with, n.felis.with, n.spur.with, n.sandbox.with)
 }
 
 // shorten gives the preset's policy a deadline that a spectator can wait for.

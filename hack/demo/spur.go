@@ -7,11 +7,9 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
@@ -50,14 +48,7 @@ func tellSpur(ctx context.Context, s *stack.Stack, say narrator) (table, pair, e
 
 // installSpur brings Spur's own kind, its nodes, and the preset.
 func installSpur(ctx context.Context, s *stack.Stack) error {
-	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(spur.CRD())
-	if err != nil {
-		return fmt.Errorf("converting the CRD of SpurJobs: %w", err)
-	}
-	crd := &unstructured.Unstructured{Object: raw}
-	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
-	delete(crd.Object, "status")
-	if err := s.Apply(ctx, crd); err != nil {
+	if err := applyCRD(ctx, s, spur.CRD()); err != nil {
 		return err
 	}
 	// The garbage collector of Pods takes those of nodes that do not exist.
