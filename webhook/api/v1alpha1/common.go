@@ -101,6 +101,9 @@ const (
 	ReasonNotRecoverable = "NotRecoverable"
 	// ReasonRecoveryFailed: the API server refused what belay wrote to bring it back.
 	ReasonRecoveryFailed = "RecoveryFailed"
+	// ReasonRecoveryContested: belay has brought the object back again and again, and somebody
+	// keeps writing that it failed.
+	ReasonRecoveryContested = "RecoveryContested"
 	// ReasonRecoveryAllowed: the object has recovered without evidence, since its
 	// annotation belay.dev/allow-recovery allowed it.
 	ReasonRecoveryAllowed = "RecoveryAllowed"

@@ -50,7 +50,13 @@ func startPodInformer(ctx context.Context, client kubernetes.Interface, selector
 		}
 	}
 	_, _ = i.informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: tell, UpdateFunc: func(_, obj any) { tell(obj) }, DeleteFunc: tell,
+		AddFunc: tell, DeleteFunc: tell, UpdateFunc: func(old, obj any) {
+			before, ok := old.(*watchedPod)
+			if now, yes := obj.(*watchedPod); ok && yes && before.pod.Controller != now.pod.Controller {
+				tell(old) // it is news for the one that it belonged to, too
+			}
+			tell(obj)
+		},
 	})
 	i.done.Go(func() { i.informer.RunWithContext(ctx) })
 	return i

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"unique"
@@ -78,11 +79,15 @@ func (p *Pods) Live(ctx context.Context, q PodQuery) recovery.PodsFact {
 	var pods []recovery.Pod
 	tooMany := false
 	cause := tryHard(ctx, func(ctx context.Context) (err error) {
-		if q.Owner != "" {
-			pods, tooMany, err = p.owned(ctx, q)
+		if q.Owner == "" {
+			pods, err = p.named(ctx, q)
 			return err
 		}
-		pods, err = p.named(ctx, q)
+		if pods, tooMany, err = p.owned(ctx, q); err != nil || tooMany {
+			return err
+		}
+		strays, err := p.strays(ctx, q, pods)
+		pods = append(pods, strays...)
 		return err
 	})
 	switch {
@@ -123,6 +128,23 @@ func (p *Pods) owned(ctx context.Context, q PodQuery) (pods []recovery.Pod, tooM
 			return nil, true, nil
 		}
 	}
+}
+
+// strays are Pods of an owner without the labels that the policy says all of them have, as
+// far as the informers know them: a Pod that was recorded is not gone for want of a label.
+func (p *Pods) strays(ctx context.Context, q PodQuery, found []recovery.Pod) ([]recovery.Pod, error) {
+	known, _ := p.cached.Pods(q)
+	look := PodQuery{Namespace: q.Namespace, Selector: q.Selector}
+	for _, pod := range known {
+		if len(look.Names) < maxNamed && !slices.ContainsFunc(found, func(f recovery.Pod) bool { return f.Name == pod.Name }) {
+			look.Names = append(look.Names, pod.Name)
+		}
+	}
+	if len(look.Names) == 0 {
+		return nil, nil
+	}
+	pods, err := p.named(ctx, look)
+	return slices.DeleteFunc(pods, func(pod recovery.Pod) bool { return pod.Controller != q.Owner }), err
 }
 
 // named reads Pods by their names. One that is not there, or has not the labels, is no Pod

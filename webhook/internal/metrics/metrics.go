@@ -47,7 +47,7 @@ var (
 	// Recoveries counts what came of looking at failed objects.
 	Recoveries = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "belay_recovery_looks_total",
-		Help: "Looks of belay-controller at failed objects, by what came of them: Recovered, AllowedByAnnotation, the reason why not (PodGone, PodReplaced, PodDeleting, PodNotRunning, PodNotReady, MainMissing, MainNotRunning, ReportMissing, ReportStale, ReportNotReady, Overflow, OtherPodFailing, Terminal, NoRecord), Conflict or WriteRefused.",
+		Help: "Looks of belay-controller at failed objects, by what came of them: Recovered, AllowedByAnnotation, the reason why not (PodGone, PodReplaced, PodDeleting, PodNotRunning, PodNotReady, MainMissing, MainNotRunning, ReportMissing, ReportStale, ReportNotReady, Overflow, OtherPodFailing, Terminal, NoRecord), Conflict, WriteRefused, or Contested (brought back again and again).",
 	}, []string{"reason"})
 
 	// RegistrationWrites counts writes of the webhook registrations.

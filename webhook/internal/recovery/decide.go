@@ -12,6 +12,10 @@ import (
 
 // Decide says what becomes of a write to the status of a guarded object.
 func Decide(in Input) Decision {
+	if in.Old.Problem != "" && in.Policy.IsFailed(in.Old.Phase) {
+		// What cannot be read proves nothing: as if there were no record.
+		in.Old = Status{Phase: in.Old.Phase}
+	}
 	switch {
 	case in.Object.Deleting:
 		// The last writes of a controller must never keep an object from going.
@@ -169,13 +173,28 @@ func (in Input) leave() Decision {
 	}
 	evidence := in.Policy.Evidence(union(record, in.New.Record.UIDs), in.Pods.Pods, in.Now)
 	if no := refusals(evidence); len(no) > 0 {
-		d := in.deny(no[0].Reason, to+": "+lines(no))
+		d := in.deny(no[0].Reason, to+": "+lines(no)+in.wayOut(no))
 		d.Evidence = evidence
 		return d
 	}
 	d := in.cleared(ReasonRecovered)
 	d.Evidence = evidence
 	return d
+}
+
+// wayOut says what is left to do where no evidence can come any more.
+func (in Input) wayOut(no []Verdict) string {
+	if !slices.ContainsFunc(no, func(v Verdict) bool { return v.Reason.final() }) {
+		return ""
+	}
+	text := "; no evidence can come any more: create it anew"
+	if len(in.Policy.ReplacesPods) > 0 {
+		text = "; no evidence can come any more: resume it, or create it anew"
+	}
+	if in.Object.Allowed {
+		text += fmt.Sprintf(" (annotation %s does not count, since UIDs are recorded)", v1alpha1.AllowRecoveryAnnotation)
+	}
+	return text
 }
 
 // maxLines bounds how many Pods a message names; the answer's causes name all.
@@ -318,6 +337,20 @@ func (d Decision) AsWarning() Decision {
 		out.Warnings = append(out.Warnings, out.Message)
 	}
 	return out
+}
+
+// Lasting is the part of the message that cannot change any more.
+func (d Decision) Lasting() string {
+	var final []Verdict
+	for _, v := range d.Evidence {
+		if v.Reason.final() {
+			final = append(final, v)
+		}
+	}
+	if len(final) == 0 {
+		return d.Message
+	}
+	return lines(final) + "; no evidence can come any more"
 }
 
 // Final reports whether no Pod can ever make the object recover from what was refused.

@@ -864,38 +864,67 @@ func TestTheValidatingPhaseWantsTheRecordAsBelayLeftIt(t *testing.T) {
 // nothing that the table names, and a failed object must not lose its record by it.
 func TestWhatCannotBeReadIsNoWayOut(t *testing.T) {
 	t.Parallel()
-	odd := Status{Problem: ".status.phase is a number, and should be a string"}
+	odd := func(phase string) Status {
+		return Status{Phase: phase, Problem: ".status.conditions is an object, and should be a list of conditions"}
+	}
+	const (
+		admits = "allow StatusUnreadable"
+		denies = "deny StatusUnreadable"
+	)
 	for name, c := range map[string]struct {
 		from, to Status
-		allowed  bool
+		// mutating may leave it to the schema, which refuses it in better words.
+		mutating, validating string
+		edit                 Edit
 	}{
-		"of a failed object":                             {from: status("Failed", u1), to: odd},
-		"of a failed object without a record":            {from: status("Failed"), to: odd},
-		"of a terminal failure":                          {from: status("Failed").terminal(), to: odd},
-		"of a paused object with a record":               {from: status("Paused", u1), to: odd},
-		"of an object without a phase but with a record": {from: status("", seal), to: odd},
-		"of an object that runs":                         {from: status("Succeed"), to: odd, allowed: true},
-		"of an object that runs, with a leftover":        {from: status("Succeed", u1), to: odd, allowed: true},
-		"of an object whose pods are replaced":           {from: status("Resuming"), to: odd, allowed: true},
-		"of a new object":                                {from: Status{Absent: true}, to: odd, allowed: true},
-		"both before and after":                          {from: odd, to: odd, allowed: true},
-		"before":                                         {from: odd, to: status("Failed"), allowed: true},
+		"of a failed object":                             {status("Failed", u1), odd("Succeed"), admits, denies, Edit{}},
+		"of a failed object that stays so":               {status("Failed", u1), odd("Failed"), admits, denies, Edit{}},
+		"of a failed object that pauses":                 {status("Failed", u1), odd("Paused"), admits, denies, Edit{}},
+		"of a failed object without a record":            {status("Failed"), odd("Succeed"), admits, denies, Edit{}},
+		"of a terminal failure":                          {status("Failed").terminal(), odd(""), admits, denies, Edit{}},
+		"of a paused object with a record":               {status("Paused", u1), odd(""), admits, denies, Edit{}},
+		"of an object without a phase but with a record": {status("", seal), odd("Succeed"), admits, denies, Edit{}},
+		"of an object that runs":                         {status("Succeed"), odd("Pending"), admits, admits, Edit{}},
+		"of an object that runs, with a leftover":        {status("Succeed", u1), odd(""), admits, admits, Edit{}},
+		"of an object that fails":                        {status("Succeed"), odd("Failed"), admits, admits, Edit{}},
+		"of an object whose pods are replaced":           {status("Resuming"), odd("Succeed"), admits, admits, Edit{}},
+		"of a new object":                                {Status{Absent: true}, odd(""), admits, admits, Edit{}},
+		"both before and after":                          {odd("Pending"), odd("Succeed"), admits, admits, Edit{}},
+		"before, of an object that runs":                 {odd("Succeed"), status("Failed"), admits, admits, Edit{}},
+		"before, and not even a phase":                   {odd(""), status("Succeed"), admits, admits, Edit{}},
+
+		// What cannot be read of a failed object proves nothing: as if there were no record.
+		"before, of a failed object that recovers":               {odd("Failed"), status("Succeed"), "deny NoRecord", "deny NoRecord", Edit{}},
+		"before, of a failed object that recovers with a record": {odd("Failed"), status("Succeed", u1), "deny NoRecord", "deny NoRecord", Edit{}},
+		"before, of a failed object that stays so":               {odd("Failed"), status("Failed"), "allow Sealed", "allow Sealed", Edit{}},
+		"before, of a failed object that gets a record":          {odd("Failed"), status("Failed", u1), "allow Sealed", "retry RecordChanged", Edit{Clear: true}},
+		"before, of a failed object that pauses":                 {odd("Failed"), status("Paused"), "allow Carried", "retry RecordChanged", Edit{UIDs: []string{seal}}},
+		"before, of a failed object whose pods are replaced":     {odd("Failed"), status("Resuming"), "allow Untouched", "allow Untouched", Edit{}},
+		"before, of a failed object whose status is removed":     {odd("Failed"), Status{Absent: true}, "deny StatusRemoved", "deny StatusRemoved", Edit{}},
+		"before and after, of a failed object":                   {odd("Failed"), odd("Succeed"), admits, denies, Edit{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for _, in := range []Input{write(c.from, c.to), write(c.from, c.to, finally), write(c.from, c.to, previewing)} {
-				d, in, _ := asked(t, in, nil)
+			for _, phase := range []func(*Input){func(*Input) {}, finally, previewing} {
+				d, in, _ := asked(t, write(c.from, c.to, phase), []Pod{one(), two()})
 				checkDecision(t, in, d)
-				if d.Reason != ReasonUnreadable || !d.Record.None() {
-					t.Errorf("%+v", d)
+				want, edit := c.mutating, c.edit
+				// In a preview nothing has changed a record.
+				if in.Final && (!in.Preview || c.validating != "retry RecordChanged") {
+					want, edit = c.validating, Edit{}
 				}
-				if d.Allowed && (len(d.Warnings) != 1 || !strings.Contains(d.Warnings[0], odd.Problem)) {
+				if got := outcome(d); got != want {
+					t.Errorf("%s, want %s: %s", got, want, d.Message)
+				}
+				if diff := cmp.Diff(edit, d.Record); diff != "" {
+					t.Errorf("(-want +got)\n%s", diff)
+				}
+				if d.Reason == ReasonUnreadable && d.Allowed && (len(d.Warnings) != 1 || !strings.Contains(d.Warnings[0], odd("").Problem)) {
 					t.Errorf("nothing is told: %q", d.Warnings)
 				}
-				// The schema refuses it in better words, where there is one for it.
-				if want := c.allowed || !in.Final; d.Allowed != want {
-					t.Errorf("%s, and should be allowed: %t", outcome(d), want)
-				}
+			}
+			if d := Decide(write(c.from, c.to, finally, annotated)); c.validating == "deny NoRecord" && c.to.Record.UIDs == nil && !d.Allowed {
+				t.Errorf("the annotation does not help: %s", d.Message)
 			}
 		})
 	}
@@ -1013,6 +1042,9 @@ func TestKindsOfPhases(t *testing.T) {
 		}
 		if got := p.IsFailed(phase); got != (want == failed) {
 			t.Errorf("%q is failed: %t", phase, got)
+		}
+		if got := p.IsRecovered(phase); got != (want == recovered) {
+			t.Errorf("%q is recovered: %t", phase, got)
 		}
 		for _, in := range []Input{write(status(phase), status("Pending")), write(status("Pending"), status(phase))} {
 			if got := in.Failed(); got != (want == failed) {

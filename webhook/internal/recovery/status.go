@@ -24,7 +24,8 @@ func Segments(p v1alpha1.StatusPath) []string {
 type Status struct {
 	// Absent: there is no status at all, or it is null.
 	Absent bool
-	// Problem says what has not the shape that the policy says. All else is empty then.
+	// Problem says what has not the shape that the policy says. All else is empty then, but
+	// for a phase that can be read.
 	Problem string
 	Phase   string
 	Record  Record
@@ -48,7 +49,7 @@ func (l Layout) Read(object map[string]any) Status {
 	}
 	s, err := l.read(object)
 	if err != nil {
-		return Status{Problem: err.Error()}
+		return Status{Phase: s.Phase, Problem: err.Error()}
 	}
 	return s
 }

@@ -198,11 +198,23 @@ func TestMessages(t *testing.T) {
 		},
 		"one that is gone, and one that is not ready": {
 			in: write(status("Failed", u1, u2), status("Succeed"), finally), pods: []Pod{one(unready)},
-			message: cannot + `: pod "box-0" (uid u1): PodNotReady: its condition Ready is not True; uid "u2": PodGone: the object has no such pod`,
+			message: cannot + `: pod "box-0" (uid u1): PodNotReady: its condition Ready is not True; uid "u2": PodGone: the object has no such pod; no evidence can come any more: resume it, or create it anew`,
 		},
 		"a UID that comes along is asked about after those that are recorded": {
 			in:      write(status("Failed", u2), status("Succeed", u1, u2), finally),
-			message: cannot + `: uid "u2": PodGone: the object has no such pod; uid "u1": PodGone: the object has no such pod`,
+			message: cannot + `: uid "u2": PodGone: the object has no such pod; uid "u1": PodGone: the object has no such pod; no evidence can come any more: resume it, or create it anew`,
+		},
+		"one that is gone, where no phase replaces the pods": {
+			in:      write(status("Failed", u1), status("Succeed"), finally, func(in *Input) { in.Policy.ReplacesPods = nil }),
+			message: cannot + `: uid "u1": PodGone: the object has no such pod; no evidence can come any more: create it anew`,
+		},
+		"one that is gone, and the annotation": {
+			in:      write(status("Failed", u1), status("Succeed"), finally, annotated),
+			message: cannot + `: uid "u1": PodGone: the object has no such pod; no evidence can come any more: resume it, or create it anew (annotation belay.dev/allow-recovery does not count, since UIDs are recorded)`,
+		},
+		"one that is not ready, and the annotation": {
+			in: write(status("Failed", u1), status("Succeed"), finally, annotated), pods: []Pod{one(unready)},
+			message: cannot + `: pod "box-0" (uid u1): PodNotReady: its condition Ready is not True`,
 		},
 		"those that are ready are not told of": {
 			in: write(status("Failed", u1, u2), status("Succeed"), finally), pods: []Pod{one(), two(unready)},
@@ -210,11 +222,11 @@ func TestMessages(t *testing.T) {
 		},
 		"five are told of": {
 			in:      write(status("Failed", many(5)...), status("Succeed"), finally),
-			message: cannot + `: uid "u1": PodGone: the object has no such pod; uid "n000": PodGone: the object has no such pod; uid "n001": PodGone: the object has no such pod; uid "n002": PodGone: the object has no such pod; uid "n003": PodGone: the object has no such pod`,
+			message: cannot + `: uid "u1": PodGone: the object has no such pod; uid "n000": PodGone: the object has no such pod; uid "n001": PodGone: the object has no such pod; uid "n002": PodGone: the object has no such pod; uid "n003": PodGone: the object has no such pod; no evidence can come any more: resume it, or create it anew`,
 		},
 		"of more than five the rest is counted": {
 			in:      write(status("Failed", many(7)...), status("Succeed"), finally),
-			message: cannot + `: uid "u1": PodGone: the object has no such pod; uid "n000": PodGone: the object has no such pod; uid "n001": PodGone: the object has no such pod; uid "n002": PodGone: the object has no such pod; uid "n003": PodGone: the object has no such pod; and 2 more`,
+			message: cannot + `: uid "u1": PodGone: the object has no such pod; uid "n000": PodGone: the object has no such pod; uid "n001": PodGone: the object has no such pod; uid "n002": PodGone: the object has no such pod; uid "n003": PodGone: the object has no such pod; and 2 more; no evidence can come any more: resume it, or create it anew`,
 		},
 		"the pods could not be found out": {
 			in:      write(status("Failed", u1), status("Succeed"), finally, unknownPods(PodsFact{Cause: fact.CauseServer})),
@@ -322,6 +334,7 @@ func TestMessagesOfHostileObjectsAreOneBoundedLine(t *testing.T) {
 				"the name of another pod":          {in: leave(), pods: []Pod{two(named)}},
 				"the phase of a pod":               {in: leave(), pods: []Pod{one(inPhase(corev1.PodPhase(text), ""))}},
 				"the reason of a wait":             {in: leave(), pods: []Pod{one(main(waiting(text)))}},
+				"the reason of a wait, pending":    {in: leave(), pods: []Pod{one(inPhase("Pending", ""), main(waiting(text)))}},
 				"the reason of another's wait":     {in: leave(), pods: []Pod{one(container("proxy", waiting(text)), unready)}},
 				"the name of another container":    {in: leave(), pods: []Pod{one(container(text, ended(1)), unready)}},
 				"the name of a sidecar":            {in: leave(), pods: []Pod{one(nativeSidecar(text, waiting("x")), unready)}},

@@ -46,6 +46,13 @@ const (
 	// is done again: a controller's write that was under way puts the old phase back.
 	remembered = time.Minute
 	maxAgain   = 5
+	// An object that was brought back contested times within contestedFor is fought about:
+	// from then on the evidence has to hold twice as long each time, up to lastRetry.
+	contested    = 3
+	contestedFor = 10 * time.Minute
+	// settled is how long an object is left alone after a look at the API server itself that
+	// led to nothing: its Pods may change as often as somebody likes.
+	settled = time.Second
 	// syncRetry is how long to wait for the informer of Pods to be ready.
 	syncRetry = 500 * time.Millisecond
 )
@@ -54,6 +61,8 @@ const (
 const (
 	countConflict = "Conflict"
 	countRefused  = "WriteRefused"
+	// countContested: an object was brought back again and again.
+	countContested = "Contested"
 )
 
 // driver brings back the objects of one policy.
@@ -75,6 +84,9 @@ type driver struct {
 	told map[types.NamespacedName]string
 	// since is when what is to be done for an object was first to be done.
 	since map[types.NamespacedName]seen
+	// often counts recoveries of an object, and slow says until when it is left alone.
+	often map[types.NamespacedName]frequency
+	slow  map[types.NamespacedName]slowed
 	// recent are recoveries of a moment ago.
 	recent map[types.NamespacedName]recovery
 	done   sync.WaitGroup
@@ -85,6 +97,19 @@ type driver struct {
 type seen struct {
 	reason rules.Reason
 	at     time.Time
+}
+
+// frequency is how often an object was brought back, and when it was the last time.
+type frequency struct {
+	uid   types.UID
+	count int
+	last  time.Time
+}
+
+// slowed says until when an object is left alone, and how often in a row that came about.
+type slowed struct {
+	until time.Time
+	count int
 }
 
 // recovery is what is remembered of one: all the Pods that the object had then, each of
@@ -104,6 +129,7 @@ type recovery struct {
 func (d *driver) start(ctx context.Context) {
 	ctx, d.stop = context.WithCancel(ctx)
 	d.told, d.since, d.recent = map[types.NamespacedName]string{}, map[types.NamespacedName]seen{}, map[types.NamespacedName]recovery{}
+	d.often, d.slow = map[types.NamespacedName]frequency{}, map[types.NamespacedName]slowed{}
 	d.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstRetry, lastRetry))
 	add := func(obj any) {
 		if u, ok := obj.(cache.DeletedFinalStateUnknown); ok {
@@ -235,10 +261,14 @@ func (d *driver) look(ctx context.Context, key types.NamespacedName) error {
 	}
 	switch {
 	case final:
-		d.tell(o, note{corev1.EventTypeWarning, v1alpha1.ReasonNotRecoverable, verdict.Reason, verdict.Message, nil})
+		d.tell(o, note{corev1.EventTypeWarning, v1alpha1.ReasonNotRecoverable, verdict.Reason, verdict.Lasting(), nil})
 	case mode == v1alpha1.ModeWarn:
 		d.tell(o, note{corev1.EventTypeNormal, v1alpha1.ReasonRecovered, verdict.Reason, "mode warn: enforce would bring it back to " + string(d.policy.Spec.Recovered.Phase) + ": " + because(verdict), related(key.Namespace, verdict)})
 	default:
+		if left := d.alone(key); left > 0 {
+			d.queue.AddAfter(key, left)
+			return nil
+		}
 		return d.recover(ctx, key, o.ResourceVersion)
 	}
 	return nil
@@ -254,7 +284,57 @@ func (d *driver) holds(key types.NamespacedName, reason rules.Reason) time.Durat
 		first = seen{reason: reason, at: time.Now()}
 		d.since[key] = first
 	}
-	return grace - time.Since(first.at)
+	return d.wait(key) - time.Since(first.at)
+}
+
+// wait is how long the evidence has to hold.
+func (d *driver) wait(key types.NamespacedName) time.Duration {
+	f, ok := d.often[key]
+	if !ok || time.Since(f.last) > contestedFor || f.count < contested {
+		return grace
+	}
+	return min(grace<<min(f.count-contested+1, 10), lastRetry)
+}
+
+// count notes a recovery, and says how many there were of late. Those that are long over are
+// forgotten.
+func (d *driver) count(key types.NamespacedName, uid types.UID) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for k, f := range d.often {
+		if time.Since(f.last) > contestedFor {
+			delete(d.often, k)
+		}
+	}
+	f := d.often[key]
+	if f.uid != uid {
+		f = frequency{uid: uid}
+	}
+	f.count, f.last = f.count+1, time.Now()
+	d.often[key] = f
+	return f.count
+}
+
+// alone says for how much longer an object is left alone.
+func (d *driver) alone(key types.NamespacedName) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Until(d.slow[key].until)
+}
+
+// leave leaves an object alone for a while: for longer each time where its recovery was
+// refused.
+func (d *driver) leave(key types.NamespacedName, refused bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.slow[key]
+	wait := settled
+	if refused {
+		wait = min(settled<<min(s.count, 10), lastRetry)
+		s.count++
+	}
+	s.until = time.Now().Add(wait)
+	d.slow[key] = s
 }
 
 // passed ends the memory of a recovery when the object has been in any phase since but the
@@ -378,9 +458,10 @@ func (d *driver) recover(ctx context.Context, key types.NamespacedName, looked s
 	case verdict.Retry:
 		return errors.New(verdict.Message)
 	case !recovers(verdict):
+		d.leave(key, false)
 		return nil // the informers are behind; what they are missing brings us back
 	}
-	wrote, err := owned(d.policy).Write(ctx, d.client.Status(), current, desired)
+	wrote, err := owned(d.policy, current).Write(ctx, d.client.Status(), current, desired)
 	switch {
 	case err == nil:
 	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
@@ -390,6 +471,7 @@ func (d *driver) recover(ctx context.Context, key types.NamespacedName, looked s
 		return err
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
 		metrics.Recoveries.WithLabelValues(countRefused).Inc()
+		d.leave(key, true)
 		d.log.Error(err, "recovery refused", "namespace", key.Namespace, "name", key.Name)
 		d.event(current, note{corev1.EventTypeWarning, v1alpha1.ReasonRecoveryFailed, countRefused, "its pods are ready again, but the API server refuses the change: " + err.Error(), nil})
 		return err
@@ -404,6 +486,11 @@ func (d *driver) recover(ctx context.Context, key types.NamespacedName, looked s
 			reason = v1alpha1.ReasonRecoveryAllowed
 		}
 		d.event(desired, note{corev1.EventTypeNormal, reason, verdict.Reason, fmt.Sprintf("brought back from %s to %s: %s", was.Phase, d.policy.Spec.Recovered.Phase, because(verdict)), related(key.Namespace, verdict)})
+		if n := d.count(key, current.GetUID()); n >= contested {
+			metrics.Recoveries.WithLabelValues(countContested).Inc()
+			d.log.Info("object keeps failing although its pods are ready", "namespace", key.Namespace, "name", key.Name, "uid", current.GetUID(), "recoveries", n)
+			d.event(desired, note{corev1.EventTypeWarning, v1alpha1.ReasonRecoveryContested, countContested, fmt.Sprintf("brought back %d times of late, although its pods stay ready: somebody keeps writing %s, by another idea of failure than this policy's; belay waits longer each time", n, was.Phase), nil})
+		}
 	}
 	return nil
 }
@@ -472,6 +559,7 @@ func (d *driver) forget(key types.NamespacedName) {
 	d.mu.Lock()
 	delete(d.told, key)
 	delete(d.since, key)
+	delete(d.slow, key)
 	d.mu.Unlock()
 }
 

@@ -34,7 +34,10 @@ const (
 
 // watchObjects makes the informer of a policy's objects; it does not run yet.
 func watchObjects(ctx context.Context, client dynamic.Interface, p *facts.RecoveryPolicy) cache.SharedIndexInformer {
-	selector := metav1.FormatLabelSelector(p.Spec.Selector)
+	selector := ""
+	if s, err := metav1.LabelSelectorAsSelector(p.Spec.Selector); err == nil && p.Spec.Selector != nil {
+		selector = s.String() // an accepted one is valid, and an empty one selects all
+	}
 	i := dynamicinformer.NewFilteredDynamicInformer(client, facts.ResourceOf(p.Resource), metav1.NamespaceAll, 0, cache.Indexers{
 		byUID: index(func(o *object) []string { return []string{string(o.UID)} }),
 		byPod: index(func(o *object) []string {
@@ -45,11 +48,7 @@ func watchObjects(ctx context.Context, client dynamic.Interface, p *facts.Recove
 			return keys
 		}),
 		byNamespace: index(func(o *object) []string { return []string{o.Namespace} }),
-	}, func(o *metav1.ListOptions) {
-		if p.Spec.Selector != nil {
-			o.LabelSelector = selector
-		}
-	}).Informer()
+	}, func(o *metav1.ListOptions) { o.LabelSelector = selector }).Informer()
 	// It fails only on an informer that runs.
 	_ = i.SetTransform(func(obj any) (any, error) { return strip(ctx, p, obj), nil })
 	return i

@@ -15,17 +15,22 @@ import (
 	rules "github.com/belay-dev/belay/webhook/internal/recovery"
 )
 
-// owned are the fields that belay writes, as paths below the status.
-func owned(p *facts.RecoveryPolicy) statuspatch.Options {
+// owned are the fields of an object that belay writes, as paths below the status. A field
+// whose parent is not there is empty already, and naming it would make the parent.
+func owned(p *facts.RecoveryPolicy, current *unstructured.Unstructured) statuspatch.Options {
 	o := statuspatch.Options{ResourceVersion: true, FieldOwner: "belay-controller"}
 	paths := []v1alpha1.StatusPath{p.Layout.Phase, p.Layout.Record}
 	if editsConditions(p.Spec.Recovered) {
 		paths = append(paths, p.Layout.Conditions)
 	}
+	paths = slices.DeleteFunc(paths, func(path v1alpha1.StatusPath) bool {
+		sets := path == p.Layout.Phase || (path == p.Layout.Conditions && len(p.Spec.Recovered.SetConditions) > 0)
+		return !sets && !hasParent(current.Object, rules.Segments(path))
+	})
 	for _, path := range paths {
 		o.Fields = append(o.Fields, below(path))
 	}
-	if p.Record.Cleared == v1alpha1.ClearEmpty {
+	if p.Record.Cleared == v1alpha1.ClearEmpty && slices.Contains(paths, p.Layout.Record) {
 		o.Required = []string{below(p.Layout.Record)}
 	}
 	return o
@@ -50,7 +55,7 @@ func recovered(p *facts.RecoveryPolicy, object *unstructured.Unstructured, now t
 	if err := unstructured.SetNestedField(out.Object, string(r.Phase), rules.Segments(p.Layout.Phase)...); err != nil {
 		return nil, fmt.Errorf("setting %s: %w", p.Layout.Phase, err)
 	}
-	if p.Record.Cleared == v1alpha1.ClearEmpty {
+	if p.Record.Cleared == v1alpha1.ClearEmpty && hasParent(out.Object, rules.Segments(p.Layout.Record)) {
 		if err := unstructured.SetNestedStringSlice(out.Object, []string{}, rules.Segments(p.Layout.Record)...); err != nil {
 			return nil, fmt.Errorf("emptying %s: %w", p.Layout.Record, err)
 		}
@@ -69,6 +74,17 @@ func recovered(p *facts.RecoveryPolicy, object *unstructured.Unstructured, now t
 		return nil, fmt.Errorf("setting %s: %w", p.Layout.Conditions, err)
 	}
 	return out, nil
+}
+
+// hasParent reports whether there is an object that the last field on a path is in.
+func hasParent(object map[string]any, path []string) bool {
+	for _, name := range path[:len(path)-1] {
+		var ok bool
+		if object, ok = object[name].(map[string]any); !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // withoutNull takes a null out that is on a path, since null is as good as absent.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -114,6 +115,9 @@ func checkVersion(s v1alpha1.RecoveryPolicySpec, crd string, v *apiextensionsv1.
 	if problem := unfit(record); problem != "" {
 		return no(v1alpha1.ReasonUnsuitableField, "spec.recordPath: %s %s", s.RecordPath, problem)
 	}
+	if problem := unfitAround(v.Schema.OpenAPIV3Schema, s.RecordPath); problem != "" {
+		return no(v1alpha1.ReasonUnsuitableField, "spec.recordPath: %s", problem)
+	}
 	out := recordField{nullable: record.Nullable, required: required, defaulted: record.Default != nil}
 	if record.MaxItems != nil {
 		out.maxItems = *record.MaxItems
@@ -161,6 +165,8 @@ func unfit(record *apiextensionsv1.JSONSchemaProps) string {
 		return fmt.Sprintf("allows %d characters an entry; a UID has %d", *e.MaxLength, recordUID)
 	case e.MinLength != nil && *e.MinLength > int64(recordUID):
 		return fmt.Sprintf("wants %d characters an entry; a UID has %d", *e.MinLength, recordUID)
+	case e.Nullable:
+		return "allows null as an entry, which is no UID"
 	case !patternAllows(e.Pattern):
 		return fmt.Sprintf("wants entries that match %q; UIDs do not", e.Pattern)
 	case e.Format != "" && e.Format != "uuid":
@@ -174,6 +180,36 @@ func unfit(record *apiextensionsv1.JSONSchemaProps) string {
 		if len(p.XValidations)+len(p.AllOf)+len(p.AnyOf)+len(p.OneOf) > 0 || p.Not != nil {
 			return "has rules (x-kubernetes-validations, allOf, anyOf, oneOf or not), which belay cannot judge"
 		}
+	}
+	return ""
+}
+
+// unfitAround says what, around the record, could make the API server refuse what belay
+// writes there: a rule that speaks of it, or a parent that cannot be made for it alone.
+func unfitAround(schema *apiextensionsv1.JSONSchemaProps, path v1alpha1.StatusPath) string {
+	here, where := schema, ""
+	segments := recovery.Segments(path)
+	last := segments[len(segments)-1]
+	for i, name := range segments {
+		for _, rule := range here.XValidations {
+			if strings.Contains(rule.Rule, last) {
+				return fmt.Sprintf("a rule of the schema at %q speaks of %s, and belay cannot judge it: %s", where, last, rule.Rule)
+			}
+		}
+		for _, part := range slices.Concat(here.AllOf, here.AnyOf, here.OneOf) {
+			if raw, err := json.Marshal(part); err != nil || strings.Contains(string(raw), strconv.Quote(last)) {
+				return fmt.Sprintf("the schema at %q speaks of %s in allOf, anyOf or oneOf, which belay cannot judge", where, last)
+			}
+		}
+		// The status itself is there when an object fails: it has the phase.
+		if i > 1 && (slices.ContainsFunc(here.Required, func(r string) bool { return r != name }) || (here.MinProperties != nil && *here.MinProperties > 1)) {
+			return fmt.Sprintf("%s wants other fields as well, so that belay could not add it for the record", where)
+		}
+		below, ok := here.Properties[name]
+		if !ok {
+			return ""
+		}
+		here, where = &below, where+"."+name
 	}
 	return ""
 }
@@ -229,7 +265,7 @@ func checkConditionList(s v1alpha1.RecoveryPolicySpec, schema *apiextensionsv1.J
 	switch {
 	case list == nil:
 		return fmt.Sprintf("spec.conditionsPath: the schema has no field %s", s.ConditionsPath), v1alpha1.ReasonUnsuitableField
-	case list.Type != "array" || list.Items == nil || list.Items.Schema == nil || list.Items.Schema.Type != "object":
+	case list.Type != "array" || list.Items == nil || list.Items.Schema == nil || list.Items.Schema.Type != "object" || list.Items.Schema.Nullable:
 		return fmt.Sprintf("spec.conditionsPath: %s is %s, and should be a list of conditions", s.ConditionsPath, typeOf(list)), v1alpha1.ReasonUnsuitableField
 	}
 	kind, ok := list.Items.Schema.Properties["type"]
