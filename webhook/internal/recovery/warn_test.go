@@ -250,6 +250,44 @@ func TestMessages(t *testing.T) {
 	}
 }
 
+// TestLasting: what is told once must not change with every container that restarts.
+func TestLasting(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		in   Input
+		pods []Pod
+		want string
+	}{
+		"a record that no evidence is asked for": {
+			write(status("Failed", u1, seal), status("Succeed")), nil,
+			`box "a" cannot go from "Failed" to "Succeed": more pods failed than its record has room for; create it anew`,
+		},
+		"nothing that lasts": {
+			write(status("Failed", u1), status("Succeed")), []Pod{one(unready)},
+			`box "a" cannot go from "Failed" to "Succeed": pod "box-0" (uid u1): PodNotReady: its condition Ready is not True`,
+		},
+		"a pod that is gone, one that is not ready, and one that is": {
+			write(status("Failed", u1, u2, u3), status("Succeed")), []Pod{one(unready), podNamed("box-2", u3)},
+			`uid "u2": PodGone: the object has no such pod; no evidence can come any more`,
+		},
+		"many that are gone": {
+			write(status("Failed", numbered(7)...), status("Succeed")), nil,
+			`uid "n000": PodGone: the object has no such pod; uid "n001": PodGone: the object has no such pod; uid "n002": PodGone: the object has no such pod; uid "n003": PodGone: the object has no such pod; uid "n004": PodGone: the object has no such pod; and 2 more; no evidence can come any more`,
+		},
+		"an object that recovers": {write(status("Failed", u1), status("Succeed")), []Pod{one()}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := c.in
+			finally(&in)
+			d, _, _ := asked(t, in, c.pods)
+			if got := d.Lasting(); got != c.want {
+				t.Errorf("%s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
 // TestManyUIDsAreOneBoundedMessage: a record may have a hundred.
 func TestManyUIDsAreOneBoundedMessage(t *testing.T) {
 	t.Parallel()
@@ -368,7 +406,7 @@ func TestMessagesOfHostileObjectsAreOneBoundedLine(t *testing.T) {
 // checkHostile holds everything that a decision says to the rules for messages.
 func (d Decision) checkHostile(t *testing.T, what string) {
 	t.Helper()
-	said := append([]string{d.Message}, d.Warnings...)
+	said := append([]string{d.Message, d.Lasting()}, d.Warnings...)
 	for _, v := range d.Evidence {
 		said = append(said, v.String(), v.Detail)
 	}

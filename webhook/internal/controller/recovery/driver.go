@@ -255,7 +255,7 @@ func (d *driver) look(ctx context.Context, key types.NamespacedName) error {
 		d.forget(key)
 		return nil
 	}
-	if left := d.holds(key, verdict.Reason); left > 0 {
+	if left := d.holds(key, o.UID, verdict.Reason); left > 0 {
 		d.queue.AddAfter(key, left)
 		return nil
 	}
@@ -276,7 +276,7 @@ func (d *driver) look(ctx context.Context, key types.NamespacedName) error {
 
 // holds notes why something is to be done for an object, and says for how much longer that
 // has to last: a Pod that is replaced is gone for a moment.
-func (d *driver) holds(key types.NamespacedName, reason rules.Reason) time.Duration {
+func (d *driver) holds(key types.NamespacedName, uid types.UID, reason rules.Reason) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	first, ok := d.since[key]
@@ -284,13 +284,13 @@ func (d *driver) holds(key types.NamespacedName, reason rules.Reason) time.Durat
 		first = seen{reason: reason, at: time.Now()}
 		d.since[key] = first
 	}
-	return d.wait(key) - time.Since(first.at)
+	return d.wait(key, uid) - time.Since(first.at)
 }
 
 // wait is how long the evidence has to hold.
-func (d *driver) wait(key types.NamespacedName) time.Duration {
-	f, ok := d.often[key]
-	if !ok || time.Since(f.last) > contestedFor || f.count < contested {
+func (d *driver) wait(key types.NamespacedName, uid types.UID) time.Duration {
+	f := d.often[key]
+	if f.uid != uid || time.Since(f.last) > contestedFor || f.count < contested {
 		return grace
 	}
 	return min(grace<<min(f.count-contested+1, 10), lastRetry)

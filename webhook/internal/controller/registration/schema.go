@@ -196,9 +196,13 @@ func unfitAround(schema *apiextensionsv1.JSONSchemaProps, path v1alpha1.StatusPa
 				return fmt.Sprintf("a rule of the schema at %q speaks of %s, and belay cannot judge it: %s", where, last, rule.Rule)
 			}
 		}
-		for _, part := range slices.Concat(here.AllOf, here.AnyOf, here.OneOf) {
+		parts := slices.Concat(here.AllOf, here.AnyOf, here.OneOf)
+		if here.Not != nil {
+			parts = append(parts, *here.Not)
+		}
+		for _, part := range parts {
 			if raw, err := json.Marshal(part); err != nil || strings.Contains(string(raw), strconv.Quote(last)) {
-				return fmt.Sprintf("the schema at %q speaks of %s in allOf, anyOf or oneOf, which belay cannot judge", where, last)
+				return fmt.Sprintf("the schema at %q speaks of %s in allOf, anyOf, oneOf or not, which belay cannot judge", where, last)
 			}
 		}
 		// The status itself is there when an object fails: it has the phase.
