@@ -838,6 +838,8 @@ func TestTheValidatingPhaseWantsTheRecordAsBelayLeftIt(t *testing.T) {
 		"a record is not cleared where the pods are replaced":             {write(status("Failed", u1), status("Resuming", u1)), "retry RecordChanged"},
 		"a record comes along although the evidence holds":                {write(status("Failed", u1), status("Succeed", u1)), "retry RecordChanged"},
 		"a record comes along that no evidence holds for":                 {write(status("Failed", u1), status("Succeed", u3)), "deny PodReplaced"},
+		"an object fails, and its leftover is what was recorded":          {write(status("Succeed", u1), status("Failed", u1)), "allow Recorded"},
+		"an object fails, and nothing was recorded":                       {write(status("Succeed"), status("Failed")), "allow NothingToRecord"},
 		"a leftover of a recovered object is not cleared":                 {write(status("Succeed", u1), status("Succeed", u1)), "retry RecordChanged"},
 		"the annotation allows it, and the mark is not cleared":           {write(status("Paused", seal), status("Succeed", seal), annotated), "retry RecordChanged"},
 		"an object that has never failed recovers and brings a UID":       {write(status("Succeed"), status("Pending", u1)), "retry RecordChanged"},
