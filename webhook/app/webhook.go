@@ -176,13 +176,18 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	}
 	// Asking the manager for the server is what makes it start it.
 	server = mgr.GetWebhookServer()
-	server.Register(admission.MutateOwnerPath, h.Mutate())
-	server.Register(admission.MutateOwnerPath+"/", h.Mutate())
-	server.Register(admission.ValidateOwnerPath+"/", h.Validate())
-	server.Register(admission.MutateNamePath+"/", n.Mutate())
-	server.Register(admission.ValidateNamePath+"/", n.Validate())
-	server.Register(admission.MutateRecoveryPath+"/", g.Mutate())
-	server.Register(admission.ValidateRecoveryPath+"/", g.Validate())
+	bodies := admission.NewBodies()
+	for path, handler := range map[string]http.Handler{
+		admission.MutateOwnerPath:            h.Mutate(),
+		admission.MutateOwnerPath + "/":      h.Mutate(),
+		admission.ValidateOwnerPath + "/":    h.Validate(),
+		admission.MutateNamePath + "/":       n.Mutate(),
+		admission.ValidateNamePath + "/":     n.Validate(),
+		admission.MutateRecoveryPath + "/":   g.Mutate(),
+		admission.ValidateRecoveryPath + "/": g.Validate(),
+	} {
+		server.Register(path, bodies.Handler(handler))
+	}
 
 	if err := o.checks(mgr, server, source, cached); err != nil {
 		return err

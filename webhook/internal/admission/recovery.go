@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -59,10 +60,11 @@ type recoveryCall struct {
 	asked
 	policy *facts.RecoveryPolicy
 	mode   string
-	// old is the stored object; asked is the one with the new status. Of the latter nothing
-	// but the status counts: the API server drops the rest, but after it has shown it here.
-	old   *unstructured.Unstructured
-	wants map[string]any
+	// was and wants are the statuses that are stored and asked for, each in an object with
+	// nothing else. Of what comes with the status a client sends nothing counts: the API
+	// server drops the rest, but after it has shown it here.
+	was, wants map[string]any
+	about      recovery.Object
 }
 
 func (h *Recovery) review(ctx context.Context, a asked) (outcome, error) {
@@ -100,10 +102,7 @@ func (h *Recovery) answer(ctx context.Context, c *recoveryCall) (o outcome) {
 		return h.outcome(c, recovery.Decision{Allowed: true, Reason: recovery.ReasonUntouched}, nil)
 	}
 	if !c.read() {
-		return h.outcome(c, recovery.Decision{
-			Allowed: true, Reason: ReasonObjectUnreadable,
-			Warnings: []string{"the objects in the review cannot be read, so that nothing is guarded"},
-		}, nil)
+		return h.outcome(c, unreadableObjects(), nil)
 	}
 	preview := c.mode == v1alpha1.ModeWarn
 	if preview && c.phase == phaseMutate {
@@ -122,34 +121,69 @@ func (h *Recovery) answer(ctx context.Context, c *recoveryCall) (o outcome) {
 	return h.outcome(c, d, patch)
 }
 
-// read decodes both objects.
+// read decodes the statuses, and of the stored object what says how it stands. The rest of
+// both, which may be megabytes, is not decoded for most writes.
 func (c *recoveryCall) read() bool {
-	var old map[string]any
-	if utiljson.Unmarshal(c.req.OldObject.Raw, &old) != nil || utiljson.Unmarshal(c.req.Object.Raw, &c.wants) != nil {
+	var asked struct {
+		Status any `json:"status"`
+	}
+	var old struct {
+		Metadata *struct {
+			DeletionTimestamp any               `json:"deletionTimestamp"`
+			Annotations       map[string]string `json:"annotations"`
+		} `json:"metadata"`
+		Status any `json:"status"`
+	}
+	// With the case of keys, as Kubernetes reads them.
+	if utiljson.Unmarshal(c.req.OldObject.Raw, &old) != nil || utiljson.Unmarshal(c.req.Object.Raw, &asked) != nil {
 		return false
 	}
-	if _, ok := old["metadata"].(map[string]any); !ok || c.wants == nil {
+	if old.Metadata == nil || !isObject(c.req.Object.Raw) {
 		return false
 	}
-	c.old = &unstructured.Unstructured{Object: old}
-	// Where the API server has it, and nowhere else, are its Pods looked for.
-	c.old.SetNamespace(c.req.Namespace)
-	c.old.SetName(c.req.Name)
+	c.was, c.wants = map[string]any{}, map[string]any{}
+	if old.Status != nil {
+		c.was["status"] = old.Status
+	}
+	if asked.Status != nil {
+		c.wants["status"] = asked.Status
+	}
+	c.about = recovery.Object{
+		Kind: c.policy.Resource.Kind, Name: c.req.Name, Deleting: old.Metadata.DeletionTimestamp != nil,
+		Allowed: old.Metadata.Annotations[v1alpha1.AllowRecoveryAnnotation] == "true",
+	}
 	return true
+}
+
+func isObject(raw []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(raw), []byte("{")) }
+
+// stored decodes the whole stored object, for the policy's expressions.
+func (c *recoveryCall) stored() (*unstructured.Unstructured, error) {
+	var object map[string]any
+	if err := utiljson.Unmarshal(c.req.OldObject.Raw, &object); err != nil {
+		return nil, err
+	}
+	u := &unstructured.Unstructured{Object: object}
+	// Where the API server has it, and nowhere else, are its Pods looked for.
+	u.SetNamespace(c.req.Namespace)
+	u.SetName(c.req.Name)
+	return u, nil
 }
 
 // decide gathers what the decision wishes for: most writes need nothing.
 func (h *Recovery) decide(ctx context.Context, c *recoveryCall, preview bool) recovery.Decision {
 	p := c.policy
 	in := recovery.Input{
-		Policy: p.Policy, Old: p.Layout.Read(c.old.Object), New: p.Layout.Read(c.wants),
+		Policy: p.Policy, Object: c.about, Old: p.Layout.Read(c.was), New: p.Layout.Read(c.wants),
 		Final: c.phase == phaseValidate, Preview: preview, Now: time.Now(),
 	}
-	if in.Old.Record.UIDs == nil && in.New.Record.UIDs == nil && !in.Failed() {
-		// Nothing of the object is looked at then: the ordinary write of a healthy object.
-		in.Object = recovery.Object{Kind: p.Resource.Kind, Name: c.req.Name}
-	} else {
-		in.Object = p.Guarded(ctx, c.old)
+	var object *unstructured.Unstructured
+	if in.Enters() {
+		var err error
+		if object, err = c.stored(); err != nil {
+			return unreadableObjects()
+		}
+		in.Object.ResumeInFlight, in.Object.ResumeProblem = p.Expressions.ResumeInFlight(ctx, object.Object)
 		if ctx.Err() != nil {
 			// An expression that was cut short says nothing, and must not cost a record.
 			return recovery.Decision{Reason: recovery.ReasonLookupFailed, Retry: true, Message: "the policy's expressions could not be evaluated in time; try again"}
@@ -157,17 +191,26 @@ func (h *Recovery) decide(ctx context.Context, c *recoveryCall, preview bool) re
 	}
 	for range looks {
 		d := recovery.Decide(in)
-		switch d.Wish {
-		case recovery.WishNone:
+		if d.Wish == recovery.WishNone {
 			return d
-		case recovery.WishPods:
-			in.Pods = h.Pods.Of(ctx, p, c.old, false)
-		case recovery.WishLivePods:
-			in.Pods = h.Pods.Of(ctx, p, c.old, true)
 		}
+		if object == nil {
+			var err error
+			if object, err = c.stored(); err != nil {
+				return unreadableObjects()
+			}
+		}
+		in.Pods = h.Pods.Of(ctx, p, object, d.Wish == recovery.WishLivePods)
 		in.Now = time.Now()
 	}
 	return recovery.Decision{Reason: recovery.ReasonLookupFailed, Retry: true, Message: "the state of the object's pods could not be found out; try again"}
+}
+
+func unreadableObjects() recovery.Decision {
+	return recovery.Decision{
+		Allowed: true, Reason: ReasonObjectUnreadable,
+		Warnings: []string{"the objects in the review cannot be read, so that nothing is guarded"},
+	}
 }
 
 // looks bounds how often a decision gets what it wishes for: from the informers, from the API

@@ -44,7 +44,7 @@ type watching struct {
 	changes []PodChange
 }
 
-func watchIn(t *testing.T, ctx context.Context, client *fake.Clientset, selectors ...string) *watching { //nolint:revive // the test comes first
+func watchIn(ctx context.Context, t *testing.T, client *fake.Clientset, selectors ...string) *watching {
 	t.Helper()
 	w := &watching{t: t, client: client}
 	w.PodWatch = NewPodWatch(client, func(c PodChange) {
@@ -114,7 +114,7 @@ func TestWatchedPodsAreFoundByOwnerAndByName(t *testing.T) {
 		elsewhere.Namespace = "other"
 		ownedOnly := podWith("owned-only", "box", "box-uid")
 		ownedOnly.OwnerReferences[0].Controller = nil
-		w := watchIn(t, t.Context(), fake.NewClientset(
+		w := watchIn(t.Context(), t, fake.NewClientset(
 			podWith("b", "box", "box-uid"), podWith("a", "box", "box-uid"), podWith("c", "box", "other-uid"), podWith("d", "box", ""), ownedOnly, elsewhere,
 			podWith("p", "pool", "pool-uid"), podWith("q", "pool", "pool-uid"), podWith("x", "x", "box-uid"),
 		), "app=box", "app=pool")
@@ -151,7 +151,7 @@ func TestNothingIsKnownBeforeAllOfItIs(t *testing.T) {
 			defer mu.Unlock()
 			logged = append(logged, args)
 		}, funcr.Options{Verbosity: 1}))
-		w := watchIn(t, ctx, client, "app=box")
+		w := watchIn(ctx, t, client, "app=box")
 		w.expect(ofBoxA, false)
 		w.expect(PodQuery{Namespace: "lab", Selector: "app=box", Names: []string{"a"}}, false)
 		w.expect(PodQuery{Namespace: "lab"}, true) // no entry is for it, whatever else is known
@@ -181,7 +181,7 @@ func TestChangesAreTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(podWith("a", "box", "box-uid"))
-		w := watchIn(t, t.Context(), client, "app=box")
+		w := watchIn(t.Context(), t, client, "app=box")
 		expect := func(want ...PodChange) {
 			t.Helper()
 			synctest.Wait()
@@ -234,7 +234,7 @@ func TestAPodThatWentWhileNobodyWatchedIsTold(t *testing.T) {
 			mu.Unlock()
 			return true, f, nil
 		})
-		w := watchIn(t, t.Context(), client, "app=box")
+		w := watchIn(t.Context(), t, client, "app=box")
 		w.told()
 		if err := client.CoreV1().Pods("lab").Delete(t.Context(), "a", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
@@ -258,7 +258,7 @@ func TestOnlyWhatIsWantedIsWatched(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset(podWith("a", "box", "box-uid"), podWith("p", "pool", ""))
-		w := watchIn(t, t.Context(), client, "app=box")
+		w := watchIn(t.Context(), t, client, "app=box")
 		pool := PodQuery{Namespace: "lab", Selector: "app=pool", Names: []string{"p"}}
 		asked := func(want ...string) {
 			t.Helper()
@@ -334,7 +334,7 @@ func TestAPodWatchLeavesNothingBehind(t *testing.T) {
 	for range 3 {
 		// A bubble does not end before its goroutines do; they must, without the clock.
 		synctest.Test(t, func(t *testing.T) {
-			w := watchIn(t, t.Context(), fake.NewClientset(manyObjects(100)...), "app=box", "app=pool", "app=x")
+			w := watchIn(t.Context(), t, fake.NewClientset(manyObjects(100)...), "app=box", "app=pool", "app=x")
 			w.Want([]string{"app=box"})
 			before := time.Now()
 			w.end()
@@ -494,7 +494,7 @@ func ordinaryPod(i int) corev1.Pod {
 			Labels:          map[string]string{"app": "box", "batch-sandbox.sandbox.opensandbox.io/name": name, "pod-template-hash": fmt.Sprint(i)},
 			Annotations:     map[string]string{"kubectl.kubernetes.io/default-container": "sandbox", "example.com/config": strings.Repeat("x", 500)},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Box", Name: name, UID: types.UID("c" + uid[1:]), Controller: new(true)}},
-			ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: &metav1.FieldsV1{Raw: []byte(strings.Repeat("y", 1000))}}},
+			ManagedFields:   []metav1.ManagedFieldsEntry{{Manager: "kubelet", FieldsV1: metav1.NewFieldsV1(strings.Repeat("y", 1000))}},
 		},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{container("sandbox"), container("proxy")}, InitContainers: []corev1.Container{container("belay")}},
 		Status: corev1.PodStatus{

@@ -331,7 +331,7 @@ func TestGuarded(t *testing.T) {
 			u.SetLabels(map[string]string{"belay.dev/allow-recovery": "true"})
 		}, want: plain},
 		"annotations of another shape": {spec: `{"resume":false}`, change: func(u *unstructured.Unstructured) {
-			u.Object["metadata"].(map[string]any)["annotations"] = []any{"belay.dev/allow-recovery"} //nolint:errcheck,forcetypeassert // it is one
+			u.Object["metadata"].(map[string]any)["annotations"] = []any{"belay.dev/allow-recovery"}
 		}, want: plain},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -363,7 +363,8 @@ func (d Decision) Final() bool {
 	return d.Reason.final()
 }
 
-// Failed reports whether the write begins or ends in a failed phase.
-func (in Input) Failed() bool {
-	return in.Policy.kind(in.Old.Phase) == failed || in.Policy.kind(in.New.Phase) == failed
+// Enters reports whether the write takes an object into a failed phase: only then does it
+// matter whether its Pods are being replaced.
+func (in Input) Enters() bool {
+	return in.Policy.IsFailed(in.New.Phase) && !in.Policy.IsFailed(in.Old.Phase)
 }

@@ -23,7 +23,7 @@ func TestTheWayOutIsSaid(t *testing.T) {
 		in        Input
 		with, not string
 	}{
-		"a pod is gone":                                {gone, "; no evidence can come any more: resume it, or create it anew", "annotation"},
+		"a pod is gone": {gone, "; no evidence can come any more: resume it, or create it anew", "annotation"},
 		"a pod is gone, and the object is annotated":   {annotated, "create it anew (annotation belay.dev/allow-recovery does not count, since UIDs are recorded)", "no such thing"},
 		"a pod is gone, and nothing replaces pods":     {withoutResume, "; no evidence can come any more: create it anew", "resume"},
 		"a pod is not ready yet, which may still come": {waiting, "PodNotReady", "any more"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -44,15 +45,18 @@ const (
 	grace = time.Second
 	// remembered is how long a recovery is remembered, and maxAgain how often in that time it
 	// is done again: a controller's write that was under way puts the old phase back.
-	remembered = time.Minute
-	maxAgain   = 5
-	// An object that was brought back contested times within contestedFor is fought about:
-	// from then on the evidence has to hold twice as long each time, up to lastRetry.
-	contested    = 3
-	contestedFor = 10 * time.Minute
+	remembered = 10 * time.Second
+	maxAgain   = 3
+	// An object that was brought back contested times, each less than contestedFor after the
+	// last, is fought about: from then on the evidence has to hold twice as long each time, up
+	// to lastRetry. A Pod that crashes and comes back takes longer: the kubelet waits, too.
+	contested    = 5
+	contestedFor = time.Minute
 	// settled is how long an object is left alone after a look at the API server itself that
 	// led to nothing: its Pods may change as often as somebody likes.
 	settled = time.Second
+	// patience is how often in a row trouble of the API server is passed over in silence.
+	patience = 3
 	// syncRetry is how long to wait for the informer of Pods to be ready.
 	syncRetry = 500 * time.Millisecond
 )
@@ -118,11 +122,13 @@ type recovery struct {
 	uid types.UID
 	// generation is that of the object: nobody has asked for anything else since.
 	generation int64
-	// version is the resourceVersion of what belay wrote.
+	// version is the resourceVersion that was recovered from.
 	version string
-	pods    []string
-	at      time.Time
-	again   int
+	// names are those of its Pods, where an annotation gives them.
+	names []string
+	pods  []string
+	at    time.Time
+	again int
 }
 
 // start runs the driver until the context ends or stop is called.
@@ -206,7 +212,12 @@ func (d *driver) enqueue(index, key string) {
 		return // there are these three
 	}
 	for _, obj := range found {
-		if o, ok := obj.(*object); ok && (d.policy.IsFailed(o.status.Phase) || o.about.Allowed) {
+		o, ok := obj.(*object)
+		if !ok {
+			continue
+		}
+		d.unsettled(o)
+		if d.policy.IsFailed(o.status.Phase) || o.about.Allowed {
 			d.queue.Add(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
 		}
 	}
@@ -269,7 +280,7 @@ func (d *driver) look(ctx context.Context, key types.NamespacedName) error {
 			d.queue.AddAfter(key, left)
 			return nil
 		}
-		return d.recover(ctx, key, o.ResourceVersion)
+		return d.recover(ctx, key, o)
 	}
 	return nil
 }
@@ -290,11 +301,21 @@ func (d *driver) holds(key types.NamespacedName, uid types.UID, reason rules.Rea
 // wait is how long the evidence has to hold.
 func (d *driver) wait(key types.NamespacedName, uid types.UID) time.Duration {
 	f := d.often[key]
-	if f.uid != uid || time.Since(f.last) > contestedFor || f.count < contested {
+	if f.uid != uid || f.over() {
+		return grace
+	}
+	return f.wait()
+}
+
+func (f frequency) wait() time.Duration {
+	if f.count < contested {
 		return grace
 	}
 	return min(grace<<min(f.count-contested+1, 10), lastRetry)
 }
+
+// over reports whether the last recovery was too long ago to count.
+func (f frequency) over() bool { return time.Since(f.last) > max(contestedFor, 3*f.wait()) }
 
 // count notes a recovery, and says how many there were of late. Those that are long over are
 // forgotten.
@@ -302,7 +323,7 @@ func (d *driver) count(key types.NamespacedName, uid types.UID) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for k, f := range d.often {
-		if time.Since(f.last) > contestedFor {
+		if f.over() {
 			delete(d.often, k)
 		}
 	}
@@ -353,7 +374,7 @@ func (d *driver) passed(obj any) {
 	case !ok || r.uid != o.UID:
 	case !after(o.ResourceVersion, r.version):
 		// It is what the object has recovered from.
-	case !d.unchanged(o):
+	case !d.unchanged(o), !slices.Equal(o.query.Names, r.names):
 		delete(d.recent, key)
 	}
 }
@@ -373,8 +394,10 @@ func (d *driver) unchanged(o *object) bool {
 	return d.policy.IsRecovered(o.status.Phase) || (d.policy.IsFailed(o.status.Phase) && len(o.status.Record.UIDs) == 0)
 }
 
-// remember notes a recovery, and forgets those that are long over.
-func (d *driver) remember(key types.NamespacedName, written *unstructured.Unstructured, pods []rules.Pod) {
+// remember notes a recovery that is about to be written, and forgets those that are long
+// over. pods are all Pods of the object.
+func (d *driver) remember(o *object, current *unstructured.Unstructured, pods []rules.Pod) {
+	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for k, r := range d.recent {
@@ -382,7 +405,7 @@ func (d *driver) remember(key types.NamespacedName, written *unstructured.Unstru
 			delete(d.recent, k)
 		}
 	}
-	r := recovery{uid: written.GetUID(), generation: written.GetGeneration(), version: written.GetResourceVersion(), at: time.Now()}
+	r := recovery{uid: current.GetUID(), generation: current.GetGeneration(), version: current.GetResourceVersion(), names: o.query.Names, at: time.Now()}
 	if last, ok := d.recent[key]; ok && last.uid == r.uid {
 		r.at, r.again = last.at, last.again+1
 	}
@@ -392,6 +415,42 @@ func (d *driver) remember(key types.NamespacedName, written *unstructured.Unstru
 		}
 	}
 	d.recent[key] = r
+}
+
+// unsettled ends the memory of an object's recovery when its Pods are not the same any more,
+// or not all ready: what fails it then may be new.
+func (d *driver) unsettled(o *object) {
+	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	d.mu.Lock()
+	r, ok := d.recent[key]
+	d.mu.Unlock()
+	if !ok || r.uid != o.UID {
+		return
+	}
+	pods, synced := d.pods.Pods(o.query)
+	there := 0
+	for _, p := range pods {
+		if !p.Deleting {
+			there++
+		}
+	}
+	same := synced && there == len(r.pods)
+	for _, v := range d.policy.Evidence(r.pods, pods, time.Now()) {
+		same = same && v.OK()
+	}
+	if same {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.recent, key)
+}
+
+// unremember forgets a recovery that was not written.
+func (d *driver) unremember(key types.NamespacedName) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.recent, key)
 }
 
 // stale is the record to go by for an object that is failed without one a moment after belay
@@ -428,8 +487,14 @@ func (d *driver) suggests(o *object) (rules.Decision, error) {
 }
 
 // recover decides once more, on what the API server itself says, and writes. looked is the
-// resourceVersion of the object that the informer has.
-func (d *driver) recover(ctx context.Context, key types.NamespacedName, looked string) error {
+// object as the informer has it.
+func (d *driver) recover(ctx context.Context, key types.NamespacedName, looked *object) (err error) {
+	done, refused := false, false
+	defer func() {
+		if !done {
+			d.leave(key, refused)
+		}
+	}()
 	current := &unstructured.Unstructured{}
 	current.SetGroupVersionKind(facts.ResourceOf(d.policy.Resource).GroupVersion().WithKind(d.policy.Resource.Kind))
 	if err := d.client.Get(ctx, key, current); err != nil {
@@ -444,7 +509,7 @@ func (d *driver) recover(ctx context.Context, key types.NamespacedName, looked s
 		return err
 	}
 	was, again := d.stale(key, current, was)
-	if again && current.GetResourceVersion() != looked {
+	if again && current.GetResourceVersion() != looked.ResourceVersion {
 		return nil // what has happened since is not known yet; it brings us back
 	}
 	in := input(d.policy, d.policy.Guarded(ctx, current), was, d.policy.Layout.Read(desired.Object), time.Now())
@@ -458,28 +523,34 @@ func (d *driver) recover(ctx context.Context, key types.NamespacedName, looked s
 	case verdict.Retry:
 		return errors.New(verdict.Message)
 	case !recovers(verdict):
-		d.leave(key, false)
 		return nil // the informers are behind; what they are missing brings us back
 	}
+	d.remember(looked, current, in.Pods.Pods)
 	wrote, err := owned(d.policy, current).Write(ctx, d.client.Status(), current, desired)
+	if err != nil {
+		d.unremember(key)
+	}
 	switch {
 	case err == nil:
+		done = true
 	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil
 	case apierrors.IsConflict(err):
 		metrics.Recoveries.WithLabelValues(countConflict).Inc()
 		return err
-	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsBadRequest(err):
-		metrics.Recoveries.WithLabelValues(countRefused).Inc()
-		d.leave(key, true)
-		d.log.Error(err, "recovery refused", "namespace", key.Namespace, "name", key.Name)
-		d.event(current, note{corev1.EventTypeWarning, v1alpha1.ReasonRecoveryFailed, countRefused, "its pods are ready again, but the API server refuses the change: " + err.Error(), nil})
+	case ctx.Err() != nil:
 		return err
 	default:
+		refused = apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
+		// Trouble of the API server passes, or it is told, too.
+		if refused || d.queue.NumRequeues(key) >= patience {
+			metrics.Recoveries.WithLabelValues(countRefused).Inc()
+			d.log.Error(err, "recovery refused", "namespace", key.Namespace, "name", key.Name)
+			d.event(current, note{corev1.EventTypeWarning, v1alpha1.ReasonRecoveryFailed, countRefused, "its pods are ready again, but the API server refuses the change: " + err.Error(), nil})
+		}
 		return err
 	}
 	if wrote {
-		d.remember(key, desired, in.Pods.Pods)
 		d.log.Info("object brought back", "namespace", key.Namespace, "name", key.Name, "uid", current.GetUID(), "phase", d.policy.Spec.Recovered.Phase, "because", because(verdict))
 		reason := v1alpha1.ReasonRecovered
 		if verdict.Reason == rules.ReasonAllowed {
@@ -488,8 +559,8 @@ func (d *driver) recover(ctx context.Context, key types.NamespacedName, looked s
 		d.event(desired, note{corev1.EventTypeNormal, reason, verdict.Reason, fmt.Sprintf("brought back from %s to %s: %s", was.Phase, d.policy.Spec.Recovered.Phase, because(verdict)), related(key.Namespace, verdict)})
 		if n := d.count(key, current.GetUID()); n >= contested {
 			metrics.Recoveries.WithLabelValues(countContested).Inc()
-			d.log.Info("object keeps failing although its pods are ready", "namespace", key.Namespace, "name", key.Name, "uid", current.GetUID(), "recoveries", n)
-			d.event(desired, note{corev1.EventTypeWarning, v1alpha1.ReasonRecoveryContested, countContested, fmt.Sprintf("brought back %d times of late, although its pods stay ready: somebody keeps writing %s, by another idea of failure than this policy's; belay waits longer each time", n, was.Phase), nil})
+			d.log.Info("object keeps failing and coming back", "namespace", key.Namespace, "name", key.Name, "uid", current.GetUID(), "recoveries", n)
+			d.event(desired, note{corev1.EventTypeWarning, v1alpha1.ReasonRecoveryContested, countContested, fmt.Sprintf("brought back %d times, each soon after the last: its pods keep failing and coming back, or somebody keeps writing %s by another idea of failure than this policy's; belay waits longer each time", n, was.Phase), nil})
 		}
 	}
 	return nil

@@ -17,6 +17,10 @@ import (
 func TestConcerned(t *testing.T) {
 	t.Parallel()
 	type object = map[string]any
+	deleting := func(o object) object {
+		o["metadata"] = object{"name": "a", "deletionTimestamp": "2026-03-01T12:00:00Z"}
+		return o
+	}
 	status := func(s any) object { return object{"metadata": object{"name": "a"}, "status": s} }
 	for layout, paths := range map[string][3]v1alpha1.StatusPath{
 		"flat":   {".status.phase", ".status.failedPodUIDs", ".status.conditions"},
@@ -53,8 +57,10 @@ func TestConcerned(t *testing.T) {
 			want        bool
 		}{
 			"a healthy object":                 {at("Succeed", nil, []any{}), at("Pending", nil, []any{}), false},
-			"no status":                        {object{}, object{}, false},
-			"a first status":                   {object{}, at("Pending", nil, nil), false},
+			"no status":                        {status(nil), status(nil), false},
+			"a first status":                   {status(nil), at("Pending", nil, nil), false},
+			"it is being deleted":              {deleting(at("Failed", []any{"u1"}, nil)), at("Succeed", nil, nil), false},
+			"only the new one says so":         {at("Failed", []any{"u1"}, nil), deleting(at("Succeed", nil, nil)), true},
 			"null as a status":                 {status(nil), status(nil), false},
 			"an empty status":                  {status(object{}), status(object{}), false},
 			"an empty record":                  {at("Succeed", []any{}, nil), at("Succeed", []any{}, nil), false},

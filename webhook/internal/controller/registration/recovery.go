@@ -235,7 +235,8 @@ func notController(s settings) admissionregistrationv1.MatchCondition {
 // something else at these paths than it should. The ordinary life of a guarded object costs
 // no call.
 //
-// It must be true wherever the guard does not leave a write untouched.
+// It must be true wherever the guard does not leave a write untouched; what is being deleted
+// it does leave, and then nobody has to be there to be asked.
 func concerned(s v1alpha1.RecoveryPolicySpec) admissionregistrationv1.MatchCondition {
 	var failed []string
 	for _, p := range s.Phases.Failed {
@@ -255,7 +256,7 @@ func concerned(s v1alpha1.RecoveryPolicySpec) admissionregistrationv1.MatchCondi
 		}
 		either = append(either, fmt.Sprintf("(has(%s.status) && %s.status != null && (type(%s.status) != map || %s))", object, object, object, strings.Join(concerns, " || ")))
 	}
-	return admissionregistrationv1.MatchCondition{Name: "belay.concerned", Expression: strings.Join(either, " || ")}
+	return admissionregistrationv1.MatchCondition{Name: "belay.concerned", Expression: "!has(oldObject.metadata.deletionTimestamp) && (" + strings.Join(either, " || ") + ")"}
 }
 
 // optional is the CEL expression of the value at a path; null where it is absent.

@@ -1,0 +1,71 @@
+package admission
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+)
+
+// TestBodiesUnderWayAreBounded: large reviews wait for each other, small ones pass beside
+// them, and who finds no room in time is told so.
+func TestBodiesUnderWayAreBounded(t *testing.T) {
+	t.Parallel()
+	var under, most atomic.Int64
+	entered, leave := make(chan struct{}, 64), make(chan struct{})
+	server := httptest.NewServer(NewBodies().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		now := under.Add(n)
+		for m := most.Load(); now > m && !most.CompareAndSwap(m, now); m = most.Load() {
+		}
+		entered <- struct{}{}
+		if n > 1<<10 {
+			<-leave
+		}
+		under.Add(-n)
+		w.WriteHeader(http.StatusOK)
+	})))
+	defer server.Close()
+	post := func(size int, timeout string) (int, error) {
+		resp, err := http.Post(server.URL+"?timeout="+timeout, "application/json", strings.NewReader(strings.Repeat("x", size)))
+		if err != nil {
+			return 0, err
+		}
+		return resp.StatusCode, resp.Body.Close()
+	}
+	const large = 5 << 20
+	done := make(chan error, 3)
+	for range 2 {
+		go func() {
+			code, err := post(large, "20s")
+			if err == nil && code != http.StatusOK {
+				err = fmt.Errorf("code %d", code)
+			}
+			done <- err
+		}()
+	}
+	<-entered
+	<-entered
+	if code, err := post(100, "20s"); err != nil || code != http.StatusOK {
+		t.Errorf("a small one beside large ones: %d, %v", code, err)
+	}
+	<-entered
+	if code, err := post(large, "200ms"); err != nil || code != http.StatusServiceUnavailable {
+		t.Errorf("a third large one: %d, %v", code, err)
+	}
+	close(leave)
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if code, err := post(large, "20s"); err != nil || code != http.StatusOK {
+		t.Errorf("when there is room again: %d, %v", code, err)
+	}
+	if most.Load() > bodies {
+		t.Errorf("%d bytes at once", most.Load())
+	}
+}
