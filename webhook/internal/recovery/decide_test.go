@@ -1048,9 +1048,16 @@ func TestKindsOfPhases(t *testing.T) {
 		if got := p.IsRecovered(phase); got != (want == recovered) {
 			t.Errorf("%q is recovered: %t", phase, got)
 		}
-		for _, in := range []Input{write(status(phase), status("Pending")), write(status("Pending"), status(phase))} {
-			if got := in.Failed(); got != (want == failed) {
-				t.Errorf("%q to %q is about a failure: %t", in.Old.Phase, in.New.Phase, got)
+		for _, c := range []struct {
+			in   Input
+			want bool
+		}{
+			{write(status(phase), status("Pending")), false},
+			{write(status("Pending"), status(phase)), want == failed},
+			{write(status("Failed"), status(phase)), false},
+		} {
+			if got := c.in.Enters(); got != c.want {
+				t.Errorf("%q to %q is the way into a failure: %t", c.in.Old.Phase, c.in.New.Phase, got)
 			}
 		}
 	}
