@@ -86,7 +86,8 @@ func (p *Pods) Live(ctx context.Context, q PodQuery) recovery.PodsFact {
 		if pods, tooMany, err = p.owned(ctx, q); err != nil || tooMany {
 			return err
 		}
-		strays, err := p.strays(ctx, q, pods)
+		var strays []recovery.Pod
+		strays, tooMany, err = p.strays(ctx, q, pods)
 		pods = append(pods, strays...)
 		return err
 	})
@@ -132,19 +133,22 @@ func (p *Pods) owned(ctx context.Context, q PodQuery) (pods []recovery.Pod, tooM
 
 // strays are Pods of an owner without the labels that the policy says all of them have, as
 // far as the informers know them: a Pod that was recorded is not gone for want of a label.
-func (p *Pods) strays(ctx context.Context, q PodQuery, found []recovery.Pod) ([]recovery.Pod, error) {
+func (p *Pods) strays(ctx context.Context, q PodQuery, found []recovery.Pod) (strays []recovery.Pod, tooMany bool, err error) {
 	known, _ := p.cached.Pods(q)
 	look := PodQuery{Namespace: q.Namespace, Selector: q.Selector}
 	for _, pod := range known {
-		if len(look.Names) < maxNamed && !slices.ContainsFunc(found, func(f recovery.Pod) bool { return f.Name == pod.Name }) {
+		if !slices.ContainsFunc(found, func(f recovery.Pod) bool { return f.Name == pod.Name }) {
 			look.Names = append(look.Names, pod.Name)
 		}
 	}
-	if len(look.Names) == 0 {
-		return nil, nil
+	switch {
+	case len(look.Names) == 0:
+		return nil, false, nil
+	case len(look.Names) > maxNamed:
+		return nil, true, nil
 	}
-	pods, err := p.named(ctx, look)
-	return slices.DeleteFunc(pods, func(pod recovery.Pod) bool { return pod.Controller != q.Owner }), err
+	strays, err = p.named(ctx, look)
+	return slices.DeleteFunc(strays, func(pod recovery.Pod) bool { return pod.Controller != q.Owner }), false, err
 }
 
 // named reads Pods by their names. One that is not there, or has not the labels, is no Pod

@@ -395,8 +395,9 @@ func (d *driver) unchanged(o *object) bool {
 }
 
 // remember notes a recovery that is about to be written, and forgets those that are long
-// over. pods are all Pods of the object.
-func (d *driver) remember(o *object, current *unstructured.Unstructured, pods []rules.Pod) {
+// over. pods are all Pods of the object. What is returned takes it back, if it was not written:
+// then what was remembered before counts again.
+func (d *driver) remember(o *object, current *unstructured.Unstructured, pods []rules.Pod) (undo func()) {
 	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -406,7 +407,8 @@ func (d *driver) remember(o *object, current *unstructured.Unstructured, pods []
 		}
 	}
 	r := recovery{uid: current.GetUID(), generation: current.GetGeneration(), version: current.GetResourceVersion(), names: o.query.Names, at: time.Now()}
-	if last, ok := d.recent[key]; ok && last.uid == r.uid {
+	last, known := d.recent[key]
+	if known && last.uid == r.uid {
 		r.at, r.again = last.at, last.again+1
 	}
 	for _, p := range pods {
@@ -415,6 +417,17 @@ func (d *driver) remember(o *object, current *unstructured.Unstructured, pods []
 		}
 	}
 	d.recent[key] = r
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if _, ok := d.recent[key]; !ok {
+			return // ended meanwhile
+		}
+		delete(d.recent, key)
+		if known {
+			d.recent[key] = last
+		}
+	}
 }
 
 // unsettled ends the memory of an object's recovery when its Pods are not the same any more,
@@ -441,13 +454,6 @@ func (d *driver) unsettled(o *object) {
 	if same {
 		return
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.recent, key)
-}
-
-// unremember forgets a recovery that was not written.
-func (d *driver) unremember(key types.NamespacedName) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.recent, key)
@@ -525,10 +531,10 @@ func (d *driver) recover(ctx context.Context, key types.NamespacedName, looked *
 	case !recovers(verdict):
 		return nil // the informers are behind; what they are missing brings us back
 	}
-	d.remember(looked, current, in.Pods.Pods)
+	undo := d.remember(looked, current, in.Pods.Pods)
 	wrote, err := owned(d.policy, current).Write(ctx, d.client.Status(), current, desired)
 	if err != nil {
-		d.unremember(key)
+		undo()
 	}
 	switch {
 	case err == nil:

@@ -1376,3 +1376,27 @@ func TestADriverIsToldOfManyThingsAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestAConflictDoesNotEndTheMemory: whoever puts the old phase back may well write once more
+// while belay does.
+func TestAConflictDoesNotEndTheMemory(t *testing.T) {
+	t.Parallel()
+	for name, err := range map[string]error{"a conflict": apierrors.NewConflict(resource.GroupResource(), "a", errors.New("changed")), "trouble": apierrors.NewInternalError(errors.New("etcd"))} {
+		synctest.Test(t, func(t *testing.T) {
+			var a tries
+			p := run(t, compiledPolicy(t), sandbox(t, failedU1), func(s *scene) { s.onStatus = a.try })
+			p.turn(podOf("u1", ""))
+			pass(2 * grace)
+			a.then(err)
+			p.writes(failedBare)
+			pass(grace + 500*time.Millisecond)
+			if n := len(a.then(nil)); n == 0 {
+				t.Fatalf("%s: not tried", name)
+			}
+			pass(3 * grace)
+			if p.phase() != "Succeed" {
+				t.Errorf("%s: %s", name, p.statusOf())
+			}
+		})
+	}
+}

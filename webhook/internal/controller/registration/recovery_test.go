@@ -590,6 +590,15 @@ func TestOneResourceHasOneGuard(t *testing.T) {
 		if name, err := b.r.otherGuard(t.Context(), firstRecovery("a"), sandboxes()); name != "" || err != nil {
 			t.Errorf("%q %v", name, err)
 		}
+		// One that guards it already is not asked about others.
+		if name, err := b.r.otherGuard(t.Context(), other, other.Status.InForce.Resource); name != "" || err != nil {
+			t.Errorf("%q %v", name, err)
+		}
+		twin := other.DeepCopy()
+		twin.Name = "twin"
+		if name, err := b.r.otherGuard(t.Context(), twin, other.Status.InForce.Resource); name != "" || err != nil {
+			t.Errorf("%q %v", name, err)
+		}
 		same := sandboxes()
 		same.Group, same.Version = "example.com", "v9"
 		if name, err := b.r.otherGuard(t.Context(), firstRecovery("a"), same); name != "other" || err != nil {
