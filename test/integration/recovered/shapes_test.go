@@ -508,14 +508,14 @@ func reachable(stored, written any) bool {
 // whole makes a status the whole status of an object by one write.
 func (k *kind) whole(ctx context.Context, verb, name string, stored any, written object) (*unstructured.Unstructured, error) {
 	k.t.Helper()
-	was, _ := stored.(object)
-	switch {
-	case verb == byJSON:
+	switch verb {
+	case byJSON:
 		// The status itself may be absent, and then nothing can be put below it.
 		op := []object{{"op": "add", "path": "/status", "value": written}}
 		return k.guarded.Patch(ctx, name, types.JSONPatchType, encoded(k.t, op), metav1.PatchOptions{}, "status")
-	case verb == byMerge:
-		return k.send(ctx, k.guarded, verb, name, mergeOf(was, written))
+	case byMerge:
+		was, _ := stored.(object)
+		written = mergeOf(was, written)
 	}
 	return k.send(ctx, k.guarded, verb, name, written)
 }

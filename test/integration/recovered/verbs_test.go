@@ -333,7 +333,7 @@ func essence(t *testing.T, u *unstructured.Unstructured) object {
 	managers := map[string]any{}
 	for _, m := range u.GetManagedFields() {
 		var fields object
-		must(t, json.Unmarshal(m.FieldsV1.Raw, &fields))
+		must(t, json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields))
 		unstructured.RemoveNestedField(fields, "f:status", "f:failedPodUIDs")
 		managers[fmt.Sprint(m.Manager, " ", m.Operation, " ", m.Subresource, " ", m.APIVersion)] = fields
 	}

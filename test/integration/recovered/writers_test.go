@@ -369,7 +369,7 @@ func phaseBy(t *testing.T, u *unstructured.Unstructured) string {
 		var fields struct {
 			Status map[string]any `json:"f:status"`
 		}
-		must(t, json.Unmarshal(m.FieldsV1.Raw, &fields))
+		must(t, json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields))
 		if _, ok := fields.Status["f:phase"]; ok {
 			who = m.Manager
 		}

@@ -45,7 +45,7 @@ const (
 	grace = time.Second
 	// remembered is how long a recovery is remembered, and maxAgain how often in that time it
 	// is done again: a controller's write that was under way puts the old phase back.
-	remembered = 10 * time.Second
+	remembered = 20 * time.Second
 	maxAgain   = 3
 	// An object that was brought back contested times, each less than contestedFor after the
 	// last, is fought about: from then on the evidence has to hold twice as long each time, up
