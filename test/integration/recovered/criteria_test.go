@@ -575,7 +575,7 @@ func inAuditLog(t *testing.T, namespace string, match func(auditEntry) bool) []a
 	defer func() { _ = f.Close() }()
 	var out []auditEntry
 	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
+	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
 		var e auditEntry
 		// The last line may be half written.

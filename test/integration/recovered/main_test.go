@@ -2,6 +2,7 @@ package recovered
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -19,7 +20,17 @@ import (
 // as in production, and the opensandbox preset as it is shipped.
 var shared *stack.Stack
 
-func TestMain(m *testing.M) { os.Exit(runAll(m)) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		// Most tests wait for belay's second of grace, and not for a processor.
+		if err := f.Value.Set("8"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	os.Exit(runAll(m))
+}
 
 func runAll(m *testing.M) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)

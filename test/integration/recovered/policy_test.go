@@ -1317,7 +1317,7 @@ func auditLog(t *testing.T, s *stack.Stack, word string) []logged {
 	defer func() { _ = f.Close() }()
 	var out []logged
 	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 4<<20)
+	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
 		var e logged
 		if !bytes.Contains(lines.Bytes(), []byte(word)) || json.Unmarshal(lines.Bytes(), &e) != nil {

@@ -66,41 +66,22 @@ func vary(ctx context.Context, t *testing.T, test string, variations map[string]
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "belay-test-" + test, Labels: map[string]string{
 		"rbac.belay.dev/aggregate-to-recovery-driver": "true",
 	}}}
-	var objects []*unstructured.Unstructured
 	for name, v := range variations {
 		v.Names = opensandbox.Names{Group: name + "." + test + ".example.com"}
-		crd := opensandbox.CRD(v.CRDOptions)
-		if v.schema != nil {
-			v.schema(crd)
-		}
-		must(t, applyTyped(ctx, shared, crd))
-		objects = append(objects, &unstructured.Unstructured{Object: object{
-			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": object{"name": crd.Name},
-		}})
+		gvr := v.GVR(opensandbox.Version)
+		kinds[name] = v.install(ctx, t, shared.TestNamespace(ctx, t, test, v1alpha1.ModeEnforce))
 		role.Rules = append(role.Rules,
-			rbacv1.PolicyRule{APIGroups: []string{v.Group}, Resources: []string{crd.Spec.Names.Plural}, Verbs: []string{"get", "list", "watch", "patch"}},
-			rbacv1.PolicyRule{APIGroups: []string{v.Group}, Resources: []string{crd.Spec.Names.Plural + "/status"}, Verbs: []string{"patch"}})
-		k := &kind{t: t, names: v.Names, version: opensandbox.Version, admin: shared.Plane.Config()}
-		k.namespace = shared.TestNamespace(ctx, t, test, v1alpha1.ModeEnforce)
-		k.guarded = dynamicFor(t, shared.Plane.Config()).Resource(v.GVR(opensandbox.Version)).Namespace(k.namespace)
-		past := rest.CopyConfig(shared.Plane.Config())
-		past.Impersonate = rest.ImpersonationConfig{UserName: setter, Groups: []string{"system:masters"}}
-		k.past = dynamicFor(t, past).Resource(v.GVR(opensandbox.Version)).Namespace(k.namespace)
-		kinds[name] = k
+			rbacv1.PolicyRule{APIGroups: []string{gvr.Group}, Resources: []string{gvr.Resource}, Verbs: []string{"get", "list", "watch", "patch"}},
+			rbacv1.PolicyRule{APIGroups: []string{gvr.Group}, Resources: []string{gvr.Resource + "/status"}, Verbs: []string{"patch"}})
 	}
 	must(t, shared.Client.Create(ctx, role))
-	// Namespaces, which hold the objects, go last: they were registered first.
-	stack.Cleanup(t, func(ctx context.Context) {
-		_ = shared.Client.Delete(ctx, role)
-		for _, crd := range objects {
-			_ = shared.Dynamic.Resource(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")).Delete(ctx, crd.GetName(), metav1.DeleteOptions{})
-		}
-	})
+	stack.Cleanup(t, func(ctx context.Context) { _ = shared.Client.Delete(ctx, role) })
 	for name, v := range variations {
 		k := kinds[name]
 		k.mayDrive(ctx)
 		p := builders.MakeRecoveryPolicy(test + "-" + name).Spec(func(s *v1alpha1.RecoveryPolicySpec) {
-			s.Resource = v1alpha1.Kind{APIVersion: k.names.GVK(opensandbox.Version).GroupVersion().String(), Kind: k.names.GVK("").Kind}
+			gvk := k.names.GVK(opensandbox.Version)
+			s.Resource = v1alpha1.Kind{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind}
 			s.MatchConditions = []v1alpha1.MatchCondition{{Name: "not-setter", Expression: fmt.Sprintf("request.userInfo.username != %q", setter)}}
 			if v.policy != nil {
 				v.policy(s)
@@ -115,6 +96,26 @@ func vary(ctx context.Context, t *testing.T, test string, variations map[string]
 		must(t, shared.WaitRecoveryPolicy(wait, test+"-"+name))
 	}
 	return kinds
+}
+
+// install installs the CRD.
+func (v variation) install(ctx context.Context, t *testing.T, namespace string) *kind {
+	t.Helper()
+	crd := opensandbox.CRD(v.CRDOptions)
+	if v.schema != nil {
+		v.schema(crd)
+	}
+	must(t, applyTyped(ctx, shared, crd))
+	stack.Cleanup(t, func(ctx context.Context) {
+		crds := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
+		_ = shared.Dynamic.Resource(crds).Delete(ctx, crd.Name, metav1.DeleteOptions{})
+	})
+	k := &kind{t: t, names: v.Names, version: opensandbox.Version, namespace: namespace, admin: shared.Plane.Config()}
+	k.guarded = dynamicFor(t, k.admin).Resource(v.GVR(k.version)).Namespace(namespace)
+	past := rest.CopyConfig(k.admin)
+	past.Impersonate = rest.ImpersonationConfig{UserName: setter, Groups: []string{"system:masters"}}
+	k.past = dynamicFor(t, past).Resource(v.GVR(k.version)).Namespace(namespace)
+	return k
 }
 
 // in is the kind for a part of a test.
@@ -359,7 +360,7 @@ func auditedIn(t *testing.T, namespace string) []audited {
 	var out []audited
 	part := []byte(strconv.Quote(namespace))
 	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
+	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
 		var a audited
 		if !bytes.Contains(lines.Bytes(), part) || json.Unmarshal(lines.Bytes(), &a) != nil {
