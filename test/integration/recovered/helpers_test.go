@@ -92,7 +92,7 @@ func (s *sandboxes) get(ctx context.Context, name string) *opensandbox.BatchSand
 
 func (s *sandboxes) wantPhase(ctx context.Context, name string, phase string) {
 	s.t.Helper()
-	if got := s.get(ctx, name); string(got.Status.Phase) != phase {
+	if got := s.get(ctx, name); got.Status.Phase != phase {
 		s.t.Fatalf("phase %q, want %q; status %+v", got.Status.Phase, phase, got.Status)
 	}
 }
@@ -107,7 +107,7 @@ func (s *sandboxes) recordOf(ctx context.Context, name string) []string {
 func (s *sandboxes) becomes(ctx context.Context, name string, phase string) {
 	s.t.Helper()
 	stack.Eventually(ctx, s.t, "phase "+phase, func() error {
-		if got := s.get(ctx, name); string(got.Status.Phase) != phase {
+		if got := s.get(ctx, name); got.Status.Phase != phase {
 			return fmt.Errorf("phase %q, record %v", got.Status.Phase, got.Status.FailedPodUIDs)
 		}
 		return nil

@@ -877,6 +877,8 @@ func TestWhatIsPassedEndsTheMemory(t *testing.T) {
 		"in an unknown phase":            {`{"phase":"Melting"}`, []func(*unstructured.Unstructured){versioned("21")}, false},
 		"without a phase":                {`{}`, []func(*unstructured.Unstructured){versioned("21")}, false},
 		"without a status":               {``, []func(*unstructured.Unstructured){versioned("21")}, false},
+		"what it has recovered from":     {failedU1, []func(*unstructured.Unstructured){versioned("20")}, true},
+		"recovered, of another shape":    {`{"phase":"Succeed","conditions":{}}`, []func(*unstructured.Unstructured){versioned("21")}, false},
 		"of another shape":               {`{"phase":7}`, []func(*unstructured.Unstructured){versioned("21")}, false},
 		"failed for good":                {`{"phase":"Failed","conditions":[{"type":"ResumeFailed","status":"True"}]}`, []func(*unstructured.Unstructured){versioned("21")}, false},
 		"about to be resumed":            {succeed, []func(*unstructured.Unstructured){versioned("21"), func(u *unstructured.Unstructured) { u.Object["spec"] = map[string]any{"pause": false} }}, false},
