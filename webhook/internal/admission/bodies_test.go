@@ -3,6 +3,7 @@ package admission
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -64,6 +65,20 @@ func TestBodiesUnderWayAreBounded(t *testing.T) {
 	}
 	if code, err := post(large, "20s"); err != nil || code != http.StatusOK {
 		t.Errorf("when there is room again: %d, %v", code, err)
+	}
+	// Who announces much and sends nothing holds up nobody.
+	for range 4 {
+		c, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		if _, err := fmt.Fprintf(c, "POST /?timeout=20s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n{", maxBody); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code, err := post(large, "2s"); err != nil || code != http.StatusOK {
+		t.Errorf("beside those that send nothing: %d, %v", code, err)
 	}
 	if most.Load() > bodies {
 		t.Errorf("%d bytes at once", most.Load())
