@@ -73,6 +73,10 @@ func TestLeastPrivilege(t *testing.T) {
 			}
 		}
 		refused([]string{"create", "patch", "delete", "update"}, "", "namespaces")
+		refused(writes, "apiextensions.k8s.io", "customresourcedefinitions")
+		if account == stack.WebhookAccount {
+			refused(reads, "apiextensions.k8s.io", "customresourcedefinitions")
+		}
 		for _, verb := range reads {
 			if !may(verb, "batch", "jobs", "") {
 				t.Errorf("%s may not %s jobs, which the preset grants", account, verb)
@@ -108,6 +112,7 @@ func uninvolved(t *testing.T) []schema.GroupResource {
 		// Kubernetes lets every service account read these (system:cluster-trust-bundle-discovery).
 		{Group: "certificates.k8s.io", Resource: "clustertrustbundles"}:                      true,
 		{Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations"}:   true,
+		{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"}:               true, // asked for below
 		{Group: "admissionregistration.k8s.io", Resource: "validatingwebhookconfigurations"}: true,
 		{Group: "batch", Resource: "cronjobs"}:                                               true, {Group: "storage.k8s.io", Resource: "storageclasses"}: true,
 	}

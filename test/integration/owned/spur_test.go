@@ -126,7 +126,7 @@ func TestSpur(t *testing.T) {
 	if err := shared.Client.Delete(ctx, late); err != nil {
 		t.Fatal(err)
 	}
-	eventually(ctx, t, "the pod is on its way out", func() error {
+	stack.Within(ctx, t, 2*bound, "the pod is on its way out", func() error {
 		p, err := kube.CoreV1().Pods(ns).Get(ctx, early.Name, metav1.GetOptions{})
 		if err == nil && p.DeletionTimestamp != nil {
 			return nil // no kubelet confirms it here
