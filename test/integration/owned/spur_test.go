@@ -1,11 +1,15 @@
 package owned
 
 import (
+	"context"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -58,6 +62,7 @@ func TestSpur(t *testing.T) {
 	t.Cleanup(func() { _ = shared.Kube.CoreV1().Nodes().Delete(testContext(t), "node-a", metav1.DeleteOptions{}) })
 
 	ns := namespace(ctx, t, shared, v1alpha1.ModeEnforce)
+	waitForCollector(ctx, t, ns)
 	kube, w := warned(t, shared)
 	sj := spur.Job(ns, "train", "7")
 	if err := shared.Client.Create(ctx, sj); err != nil {
@@ -126,11 +131,48 @@ func TestSpur(t *testing.T) {
 	if err := shared.Client.Delete(ctx, late); err != nil {
 		t.Fatal(err)
 	}
-	stack.Within(ctx, t, 2*bound, "the pod is on its way out", func() error {
+	eventually(ctx, t, "the pod is on its way out", func() error {
 		p, err := kube.CoreV1().Pods(ns).Get(ctx, early.Name, metav1.GetOptions{})
 		if err == nil && p.DeletionTimestamp != nil {
 			return nil // no kubelet confirms it here
 		}
 		return mustBeNotFound(err)
 	})
+}
+
+// waitForCollector waits until the garbage collector knows SpurJobs. It looks for new kinds
+// every 30 seconds; what it was asked about one that it does not know it asks again later and
+// later, so that each try is with an owner of its own.
+func waitForCollector(ctx context.Context, t *testing.T, ns string) {
+	t.Helper()
+	configMaps := shared.Kube.CoreV1().ConfigMaps(ns)
+	for i := range 40 {
+		name := fmt.Sprintf("collected-%d", i)
+		job := spur.Job(ns, name, "")
+		if err := shared.Client.Create(ctx, job); err != nil {
+			t.Fatal(err)
+		}
+		held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: job.GetAPIVersion(), Kind: job.GetKind(), Name: name, UID: job.GetUID(),
+		}}}}
+		if _, err := configMaps.Create(ctx, held, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := shared.Client.Delete(ctx, job); err != nil {
+			t.Fatal(err)
+		}
+		try, cancel := context.WithTimeout(ctx, 3*time.Second)
+		for try.Err() == nil {
+			if _, err := configMaps.Get(try, name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+				cancel()
+				return
+			}
+			select {
+			case <-try.Done():
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+		cancel()
+	}
+	t.Fatal("the garbage collector does not know SpurJobs after two minutes")
 }

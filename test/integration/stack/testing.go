@@ -35,14 +35,7 @@ func Cleanup(t testing.TB, f func(context.Context)) {
 // Eventually waits until a condition holds; check returns nil when it does.
 func Eventually(ctx context.Context, t testing.TB, what string, check func() error) {
 	t.Helper()
-	Within(ctx, t, Bound, what, check)
-}
-
-// Within is Eventually for what may take longer: the garbage collector looks for new kinds
-// every 30 seconds, and then waits for up to 30 more until it knows their objects.
-func Within(ctx context.Context, t testing.TB, bound time.Duration, what string, check func() error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, bound)
+	ctx, cancel := context.WithTimeout(ctx, Bound)
 	defer cancel()
 	for {
 		err := check()
