@@ -166,7 +166,7 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("building the client of Pods: %w", err)
 	}
-	watched, err := o.watchPods(ctx, mgr, kube)
+	watched, err := o.watchPods(ctx, mgr, kube, policies.recoveries)
 	if err != nil {
 		return err
 	}
@@ -350,7 +350,7 @@ func watchDeleted[O client.Object](ctx context.Context, mgr manager.Manager, kin
 }
 
 // watchPods watches the Pods that RecoveryPolicies in force select.
-func (o *webhookOptions) watchPods(ctx context.Context, mgr manager.Manager, kube kubernetes.Interface) (*facts.PodWatch, error) {
+func (o *webhookOptions) watchPods(ctx context.Context, mgr manager.Manager, kube kubernetes.Interface, policies *facts.RecoveryPolicies) (*facts.PodWatch, error) {
 	watched := facts.NewPodWatch(kube, nil)
 	want := func() {
 		var all v1alpha1.RecoveryPolicyList
@@ -363,7 +363,7 @@ func (o *webhookOptions) watchPods(ctx context.Context, mgr manager.Manager, kub
 				continue
 			}
 			// One that does not compile any more is told in its status; its Pods are read live.
-			if p, err := facts.CompileRecoveryPolicy(&all.Items[i]); err == nil {
+			if p, err := policies.Compile(&all.Items[i]); err == nil {
 				selectors = append(selectors, p.Expressions.Selectors()...)
 			}
 		}

@@ -185,6 +185,31 @@ func standing(kind, name string, s facts.Standing, uncertain func(reason, messag
 	}
 }
 
+// policyGetter finds policies of one kind by name.
+type policyGetter[P any] interface {
+	Get(ctx context.Context, name string) (P, facts.Standing, error)
+}
+
+// underPolicy answers under the policy of the path, for kinds of policies that are to be read
+// or nothing: only the registration knows what one wants that cannot be. what was sent may be
+// repeated then.
+func underPolicy[P any](ctx context.Context, log logr.Logger, policies policyGetter[P], kind, what string, a asked, answer func(P) outcome) (outcome, error) {
+	if a.policyName == "" {
+		return outcome{}, &httpError{code: http.StatusNotFound, message: "the path names no policy"}
+	}
+	p, s, err := policies.Get(ctx, a.policyName)
+	switch s {
+	case facts.StandingInForce:
+		return answer(p), nil
+	case facts.StandingUnknown:
+		// The API server takes a failed call as its failure policy says.
+		log.Error(err, "policy not readable", "policy", a.policyName)
+		return outcome{}, &httpError{code: http.StatusInternalServerError, message: fmt.Sprintf("%s %q could not be read in time; the %s may be repeated", kind, a.policyName, what)}
+	default:
+		return standing(kind, a.policyName, s, nil)
+	}
+}
+
 // modeOf is the mode that counts for a request. Where there is none the outcome is
 // made. What cannot be found out counts as enforce: the API server has matched the
 // label.

@@ -2,8 +2,6 @@ package admission
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"math"
 	"net/http"
 	"time"
@@ -32,9 +30,7 @@ const (
 )
 
 // NamePolicyGetter finds policies by name.
-type NamePolicyGetter interface {
-	Get(ctx context.Context, name string) (*facts.NamePolicy, facts.Standing, error)
-}
+type NamePolicyGetter = policyGetter[*facts.NamePolicy]
 
 // ObjectFinder finds what a create under a taken name is answered from.
 type ObjectFinder interface {
@@ -111,21 +107,9 @@ type namedObject struct {
 }
 
 func (h *Name) review(ctx context.Context, a asked) (outcome, error) {
-	if a.policyName == "" {
-		return outcome{}, &httpError{code: http.StatusNotFound, message: "the path names no policy"}
-	}
-	p, s, err := h.Policies.Get(ctx, a.policyName)
-	if s == facts.StandingUnknown {
-		// Only the registration knows what the policy wants then: the API server takes a
-		// failed call as its failure policy says.
-		h.Log.Error(err, "policy not readable", "policy", a.policyName)
-		return outcome{}, &httpError{code: http.StatusInternalServerError, message: fmt.Sprintf("NamePolicy %q could not be read in time; the create may be repeated", a.policyName)}
-	}
-	if s != facts.StandingInForce {
-		return standing("NamePolicy", a.policyName, s, nil)
-	}
-	c := &nameCall{asked: a, policy: p}
-	return h.answer(ctx, c), nil
+	return underPolicy(ctx, h.Log, h.Policies, "NamePolicy", "create", a, func(p *facts.NamePolicy) outcome {
+		return h.answer(ctx, &nameCall{asked: a, policy: p})
+	})
 }
 
 // answer decides. A panic is a bug of belay, and ends as trouble does under the
@@ -263,11 +247,7 @@ func namePatch(raw []byte, object namedObject, d naming.Decision) ([]byte, error
 	if len(ops) == 0 {
 		return nil, nil
 	}
-	patch, err := json.Marshal(ops)
-	if err != nil {
-		return nil, fmt.Errorf("encoding the patch: %w", err)
-	}
-	return patch, checkPatch(raw, patch)
+	return encoded(raw, ops)
 }
 
 // workPath is the path of the mark in a JSON patch.

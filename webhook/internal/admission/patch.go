@@ -47,6 +47,11 @@ func ownerPatch(raw []byte, refs []metav1.OwnerReference, edits []owner.Edit) ([
 			return nil, fmt.Errorf("unknown edit %q", e.Op)
 		}
 	}
+	return encoded(raw, ops)
+}
+
+// encoded is a list of operations as a patch that applies to the raw object.
+func encoded(raw []byte, ops any) ([]byte, error) {
 	patch, err := json.Marshal(ops)
 	if err != nil {
 		return nil, fmt.Errorf("encoding the patch: %w", err)
@@ -74,8 +79,11 @@ func checkPatch(raw, patch []byte) error {
 	if err != nil {
 		return fmt.Errorf("applying the patch: %w", err)
 	}
-	if !bytes.HasPrefix(bytes.TrimSpace(out), []byte("{")) {
+	if !isObject(out) {
 		return fmt.Errorf("the patched object is no object")
 	}
 	return nil
 }
+
+// isObject reports whether JSON holds an object, as far as its beginning shows.
+func isObject(raw []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(raw), []byte("{")) }

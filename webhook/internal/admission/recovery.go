@@ -1,9 +1,7 @@
 package admission
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -26,9 +24,7 @@ const (
 )
 
 // RecoveryPolicyGetter finds policies by name.
-type RecoveryPolicyGetter interface {
-	Get(ctx context.Context, name string) (*facts.RecoveryPolicy, facts.Standing, error)
-}
+type RecoveryPolicyGetter = policyGetter[*facts.RecoveryPolicy]
 
 // PodFinder finds the Pods of a guarded object.
 type PodFinder interface {
@@ -68,20 +64,9 @@ type recoveryCall struct {
 }
 
 func (h *Recovery) review(ctx context.Context, a asked) (outcome, error) {
-	if a.policyName == "" {
-		return outcome{}, &httpError{code: http.StatusNotFound, message: "the path names no policy"}
-	}
-	p, s, err := h.Policies.Get(ctx, a.policyName)
-	if s == facts.StandingUnknown {
-		// Only the registration knows what the policy wants then: the API server takes a
-		// failed call as its failure policy says.
-		h.Log.Error(err, "policy not readable", "policy", a.policyName)
-		return outcome{}, &httpError{code: http.StatusInternalServerError, message: fmt.Sprintf("RecoveryPolicy %q could not be read in time; the write may be repeated", a.policyName)}
-	}
-	if s != facts.StandingInForce {
-		return standing("RecoveryPolicy", a.policyName, s, nil)
-	}
-	return h.answer(ctx, &recoveryCall{asked: a, policy: p}), nil
+	return underPolicy(ctx, h.Log, h.Policies, "RecoveryPolicy", "write", a, func(p *facts.RecoveryPolicy) outcome {
+		return h.answer(ctx, &recoveryCall{asked: a, policy: p})
+	})
 }
 
 // answer decides. A panic is a bug of belay. It never takes the process with it, and never
@@ -154,8 +139,6 @@ func (c *recoveryCall) read() bool {
 	}
 	return true
 }
-
-func isObject(raw []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(raw), []byte("{")) }
 
 // stored decodes the whole stored object, for the policy's expressions.
 func (c *recoveryCall) stored() (*unstructured.Unstructured, error) {

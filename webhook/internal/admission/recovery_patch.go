@@ -1,8 +1,6 @@
 package admission
 
 import (
-	"encoding/json"
-	"fmt"
 	"strings"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
@@ -39,18 +37,18 @@ func recordPatch(raw []byte, object map[string]any, p *facts.RecoveryPolicy, e r
 	case p.Record.Cleared == v1alpha1.ClearEmpty:
 		value = []string{}
 	case present:
-		return finish(raw, []any{operation{Op: "remove", Path: path}})
+		return encoded(raw, []any{operation{Op: "remove", Path: path}})
 	default:
 		return nil, nil
 	}
 	if present {
-		return finish(raw, []any{nullable{Op: "replace", Path: path, Value: value}})
+		return encoded(raw, []any{nullable{Op: "replace", Path: path, Value: value}})
 	}
 	// Only the first parent that is missing is added, with all that is below it.
 	for i := len(segments) - 1; i > depth; i-- {
 		value = map[string]any{segments[i]: value}
 	}
-	return finish(raw, []any{nullable{Op: "add", Path: "/" + strings.Join(segments[:depth+1], "/"), Value: value}})
+	return encoded(raw, []any{nullable{Op: "add", Path: "/" + strings.Join(segments[:depth+1], "/"), Value: value}})
 }
 
 // presence says how many of the first fields on a path are there, and whether all are. A
@@ -72,12 +70,4 @@ func presence(object map[string]any, segments []string) (depth int, all bool) {
 		here = below
 	}
 	return 0, false
-}
-
-func finish(raw []byte, ops []any) ([]byte, error) {
-	patch, err := json.Marshal(ops)
-	if err != nil {
-		return nil, fmt.Errorf("encoding the patch: %w", err)
-	}
-	return patch, checkPatch(raw, patch)
 }

@@ -86,7 +86,7 @@ func (s *Policies[O, C]) Get(ctx context.Context, name string) (C, Standing, err
 	case !s.kind.inForce(p):
 		return none, StandingNotInForce, nil
 	}
-	c, err := s.compile(p)
+	c, err := s.Compile(p)
 	if err != nil {
 		return none, StandingUnknown, fmt.Errorf("compiling policy %q: %w", name, err)
 	}
@@ -129,8 +129,9 @@ func (s *Policies[O, C]) registered(ctx context.Context, name string) bool {
 	return err == nil && slices.ContainsFunc(v.Webhooks, func(w admissionregistrationv1.ValidatingWebhook) bool { return w.Name == entry })
 }
 
-// compile compiles a spec once for each generation that came into force.
-func (s *Policies[O, C]) compile(p O) (C, error) {
+// Compile compiles the spec in force of a policy, once for each that came into force: what
+// it returns for the same one is the same.
+func (s *Policies[O, C]) Compile(p O) (C, error) {
 	s.mu.Lock()
 	c, ok := s.compiled[p.GetUID()]
 	s.mu.Unlock()

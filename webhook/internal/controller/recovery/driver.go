@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/tools/cache"
@@ -142,7 +143,7 @@ func (d *driver) start(ctx context.Context) {
 			obj = u.Obj
 		}
 		if o, ok := obj.(*object); ok {
-			d.queue.Add(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+			d.queue.Add(o.key())
 		}
 	}
 	// Neither fails on an informer that does not run yet.
@@ -195,6 +196,11 @@ func (d *driver) next(ctx context.Context) bool {
 	return true
 }
 
+// kind is that of the policy's objects.
+func (d *driver) kind() schema.GroupVersionKind {
+	return facts.ResourceOf(d.policy.Resource).GroupVersion().WithKind(d.policy.Resource.Kind)
+}
+
 // podChanged looks at the objects that a Pod belongs to.
 func (d *driver) podChanged(c facts.PodChange) {
 	if c.Controller != "" {
@@ -218,7 +224,7 @@ func (d *driver) enqueue(index, key string) {
 		}
 		d.unsettled(o)
 		if d.policy.IsFailed(o.status.Phase) || o.about.Allowed {
-			d.queue.Add(types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+			d.queue.Add(o.key())
 		}
 	}
 }
@@ -366,7 +372,7 @@ func (d *driver) passed(obj any) {
 	if !ok {
 		return
 	}
-	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	key := o.key()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r, ok := d.recent[key]
@@ -398,7 +404,7 @@ func (d *driver) unchanged(o *object) bool {
 // over. pods are all Pods of the object. What is returned takes it back, if it was not written:
 // then what was remembered before counts again.
 func (d *driver) remember(o *object, current *unstructured.Unstructured, pods []rules.Pod) (undo func()) {
-	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	key := o.key()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for k, r := range d.recent {
@@ -433,7 +439,7 @@ func (d *driver) remember(o *object, current *unstructured.Unstructured, pods []
 // unsettled ends the memory of an object's recovery when its Pods are not the same any more,
 // or not all ready: what fails it then may be new.
 func (d *driver) unsettled(o *object) {
-	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	key := o.key()
 	d.mu.Lock()
 	r, ok := d.recent[key]
 	d.mu.Unlock()
@@ -486,7 +492,7 @@ func (d *driver) suggests(o *object) (rules.Decision, error) {
 	if d.policy.Spec.Recovered != nil {
 		phase = d.policy.Spec.Recovered.Phase
 	}
-	was, _ := d.stale(types.NamespacedName{Namespace: o.Namespace, Name: o.Name}, o, o.status)
+	was, _ := d.stale(o.key(), o, o.status)
 	in := input(d.policy, o.about, was, rules.Status{Phase: string(phase)}, time.Now())
 	in.Pods = rules.PodsFact{State: fact.Known, Live: true, Pods: pods}
 	return rules.Decide(in), nil
@@ -502,7 +508,7 @@ func (d *driver) recover(ctx context.Context, key types.NamespacedName, looked *
 		}
 	}()
 	current := &unstructured.Unstructured{}
-	current.SetGroupVersionKind(facts.ResourceOf(d.policy.Resource).GroupVersion().WithKind(d.policy.Resource.Kind))
+	current.SetGroupVersionKind(d.kind())
 	if err := d.client.Get(ctx, key, current); err != nil {
 		return client.IgnoreNotFound(err)
 	}
@@ -576,7 +582,7 @@ func (d *driver) recover(ctx context.Context, key types.NamespacedName, looked *
 // once.
 func (d *driver) disallow(ctx context.Context, o *object) error {
 	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(facts.ResourceOf(d.policy.Resource).GroupVersion().WithKind(d.policy.Resource.Kind))
+	u.SetGroupVersionKind(d.kind())
 	u.SetNamespace(o.Namespace)
 	u.SetName(o.Name)
 	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"annotations":{%q:null}}}`, o.ResourceVersion, v1alpha1.AllowRecoveryAnnotation)
@@ -616,7 +622,7 @@ func because(verdict rules.Decision) string {
 
 // tell writes an event on an object, unless it was the last one to say so.
 func (d *driver) tell(o *object, n note) {
-	key := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+	key := o.key()
 	text := string(o.UID) + n.reason + n.message
 	d.mu.Lock()
 	same := d.told[key] == text
@@ -661,7 +667,7 @@ func (d *driver) event(o *unstructured.Unstructured, n note) {
 		n.message = fmt.Sprintf("%s: %s", n.why, n.message)
 	}
 	d.events.Eventf(&corev1.ObjectReference{
-		APIVersion: facts.ResourceOf(d.policy.Resource).GroupVersion().String(), Kind: d.policy.Resource.Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
+		APIVersion: d.kind().GroupVersion().String(), Kind: d.kind().Kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(),
 	}, pod, n.kind, n.reason, string(n.why), "%s", wording.Clip(n.message, maxNote-8))
 }
 

@@ -3,6 +3,7 @@ package recovery
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -31,6 +32,7 @@ type Clients struct {
 type drivers struct {
 	clients    Clients
 	policies   client.Reader
+	compiled   *facts.RecoveryPolicies
 	namespaces client.Reader
 	events     events.EventRecorder
 	log        logr.Logger
@@ -39,20 +41,14 @@ type drivers struct {
 	kick chan struct{}
 	pods *facts.PodWatch
 	mu   sync.Mutex
-	run  map[string]*running
-}
-
-type running struct {
-	driver *driver
-	of     v1alpha1.AcceptedRecoveryPolicy
-	uid    string
+	run  map[string]*driver
 }
 
 // Setup adds the drivers to the manager. They run while it leads.
 func Setup(ctx context.Context, mgr manager.Manager, c Clients, own string) error {
 	d := &drivers{
-		clients: c, policies: mgr.GetCache(), namespaces: mgr.GetCache(), events: mgr.GetEventRecorder("belay-controller"),
-		log: mgr.GetLogger().WithName("recovery"), own: own, kick: make(chan struct{}, 1), run: map[string]*running{},
+		clients: c, policies: mgr.GetCache(), compiled: facts.NewRecoveryPolicies(mgr.GetCache(), c.Live), namespaces: mgr.GetCache(), events: mgr.GetEventRecorder("belay-controller"),
+		log: mgr.GetLogger().WithName("recovery"), own: own, kick: make(chan struct{}, 1), run: map[string]*driver{},
 	}
 	d.pods = facts.NewPodWatch(c.Kube, d.podChanged)
 	policies, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.RecoveryPolicy{}, cache.BlockUntilSynced(false))
@@ -65,7 +61,15 @@ func Setup(ctx context.Context, mgr manager.Manager, c Clients, own string) erro
 		default: // there is one already
 		}
 	}
-	if _, err := policies.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: changed, UpdateFunc: func(_, o any) { changed(o) }, DeleteFunc: changed}); err != nil {
+	if _, err := policies.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: changed, UpdateFunc: func(_, o any) { changed(o) }, DeleteFunc: func(o any) {
+		if u, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+			o = u.Obj
+		}
+		if p, ok := o.(*v1alpha1.RecoveryPolicy); ok {
+			d.compiled.Deleted(p)
+		}
+		changed(o)
+	}}); err != nil {
 		return fmt.Errorf("watching RecoveryPolicies: %w", err)
 	}
 	var ns metav1.PartialObjectMetadata
@@ -108,43 +112,40 @@ func (d *drivers) follow(ctx context.Context) error {
 	if err := d.policies.List(ctx, &all); err != nil {
 		return fmt.Errorf("listing recovery policies: %w", err)
 	}
-	wanted := map[string]*v1alpha1.RecoveryPolicy{}
+	wanted := map[string]*facts.RecoveryPolicy{}
 	var selectors []string
-	compiled := map[string]*facts.RecoveryPolicy{}
 	for i := range all.Items {
 		p := &all.Items[i]
 		if p.Status.InForce == nil || p.DeletionTimestamp != nil {
 			continue
 		}
-		c, err := facts.CompileRecoveryPolicy(p)
+		c, err := d.compiled.Compile(p)
 		if err != nil {
 			// It compiled when it was accepted, by an older belay.
 			d.log.Error(err, "policy does not compile; its objects are not brought back", "policy", p.Name)
 			continue
 		}
-		wanted[p.Name], compiled[p.Name] = p, c
+		wanted[p.Name] = c
 		selectors = append(selectors, c.Expressions.Selectors()...)
 	}
 	d.pods.Want(selectors)
 	for name, r := range d.drivers() {
-		p := wanted[name]
-		if p != nil && r.uid == string(p.UID) && r.of.Generation == p.Status.InForce.Generation && r.of.Resource == p.Status.InForce.Resource && r.of.Record == p.Status.InForce.Record {
+		if wanted[name] == r.policy {
 			delete(wanted, name)
 			continue
 		}
 		d.mu.Lock()
 		delete(d.run, name)
 		d.mu.Unlock()
-		r.driver.end()
+		r.end()
 		d.log.Info("driver stopped", "policy", name)
 	}
-	for name, p := range wanted {
-		c := compiled[name]
-		r := &running{of: *p.Status.InForce, uid: string(p.UID), driver: &driver{
+	for name, c := range wanted {
+		r := &driver{
 			policy: c, log: d.log.WithValues("policy", name), objects: watchObjects(ctx, d.clients.Dynamic, c), pods: d.pods,
 			live: facts.NewPods(d.clients.Kube, d.pods), namespaces: d.namespaces, client: d.clients.Live, events: d.events, own: d.own,
-		}}
-		r.driver.start(ctx)
+		}
+		r.start(ctx)
 		d.mu.Lock()
 		d.run[name] = r
 		d.mu.Unlock()
@@ -154,32 +155,28 @@ func (d *drivers) follow(ctx context.Context) error {
 }
 
 // drivers are those that run now.
-func (d *drivers) drivers() map[string]*running {
+func (d *drivers) drivers() map[string]*driver {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	out := make(map[string]*running, len(d.run))
-	for name, r := range d.run {
-		out[name] = r
-	}
-	return out
+	return maps.Clone(d.run)
 }
 
 func (d *drivers) endAll() {
 	for _, r := range d.drivers() {
-		r.driver.end()
+		r.end()
 	}
 }
 
 func (d *drivers) podChanged(c facts.PodChange) {
 	for _, r := range d.drivers() {
-		r.driver.podChanged(c)
+		r.podChanged(c)
 	}
 }
 
 func (d *drivers) namespaceChanged(obj any) {
 	if ns, ok := obj.(*metav1.PartialObjectMetadata); ok {
 		for _, r := range d.drivers() {
-			r.driver.namespaceChanged(ns.Name)
+			r.namespaceChanged(ns.Name)
 		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
@@ -236,7 +237,7 @@ func (h *house) heard(policies ...*v1alpha1.RecoveryPolicy) {
 }
 
 // runs checks which policies have a driver, and returns them.
-func (h *house) runs(want ...string) map[string]*running {
+func (h *house) runs(want ...string) map[string]*driver {
 	h.t.Helper()
 	got := h.d.drivers()
 	var names []string
@@ -265,7 +266,7 @@ func (h *house) watched() []string {
 
 func inForceAs(name string, changes ...func(*v1alpha1.RecoveryPolicy)) *v1alpha1.RecoveryPolicy {
 	p := policyInForce()
-	p.Name = name
+	p.Name, p.UID = name, types.UID(name+"-uid")
 	for _, change := range changes {
 		change(p)
 	}
@@ -302,8 +303,8 @@ func TestDriversAreAsThePoliciesInForceWantThem(t *testing.T) {
 			if now == last {
 				t.Errorf("%s is not acted on", name)
 			}
-			if !ended(last.driver) || ended(now.driver) {
-				t.Errorf("%s: the one before has ended: %t, this one: %t", name, ended(last.driver), ended(now.driver))
+			if !ended(last) || ended(now) {
+				t.Errorf("%s: the one before has ended: %t, this one: %t", name, ended(last), ended(now))
 			}
 			h.heard(inForceAs("a"))
 			last = h.runs("a")["a"]
@@ -321,14 +322,16 @@ func TestDriversAreAsThePoliciesInForceWantThem(t *testing.T) {
 		}
 		// What goes, is withdrawn, is being deleted, or does not compile, stops.
 		for name, p := range map[string][]*v1alpha1.RecoveryPolicy{
-			"it is gone":           nil,
-			"it is withdrawn":      {inForceAs("a", func(p *v1alpha1.RecoveryPolicy) { p.Status.InForce = nil })},
-			"it is being deleted":  {inForceAs("a", func(p *v1alpha1.RecoveryPolicy) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })},
-			"it does not compile":  {inForceAs("a", func(p *v1alpha1.RecoveryPolicy) { p.Status.InForce.Spec.ResumeInFlight = "object." })},
+			"it is gone":          nil,
+			"it is withdrawn":     {inForceAs("a", func(p *v1alpha1.RecoveryPolicy) { p.Status.InForce = nil })},
+			"it is being deleted": {inForceAs("a", func(p *v1alpha1.RecoveryPolicy) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })},
+			"it does not compile": {inForceAs("a", func(p *v1alpha1.RecoveryPolicy) {
+				p.Status.InForce.Generation, p.Status.InForce.Spec.ResumeInFlight = 2, "object."
+			})},
 			"another one is there": {inForceAs("c")},
 		} {
 			h.heard(inForceAs("a"))
-			d := h.d.drivers()["a"].driver
+			d := h.d.drivers()["a"]
 			h.heard(p...)
 			if h.d.drivers()["a"] != nil || !ended(d) {
 				t.Errorf("%s: it runs still", name)
@@ -344,8 +347,8 @@ func TestDriversAreAsThePoliciesInForceWantThem(t *testing.T) {
 		all := h.runs("a", "b")
 		before := time.Now()
 		h.end()
-		if time.Since(before) > 0 || !ended(all["a"].driver) || !ended(all["b"].driver) {
-			t.Errorf("after %s: %t %t", time.Since(before), ended(all["a"].driver), ended(all["b"].driver))
+		if time.Since(before) > 0 || !ended(all["a"]) || !ended(all["b"]) {
+			t.Errorf("after %s: %t %t", time.Since(before), ended(all["a"]), ended(all["b"]))
 		}
 	})
 }
@@ -361,7 +364,7 @@ func TestPoliciesThatCannotBeListedStopNothing(t *testing.T) {
 		first := h.runs("a")["a"]
 		h.cache.fails(errors.New("no cache"))
 		h.heard()
-		if h.runs("a")["a"] != first || ended(first.driver) || !strings.Contains(h.text(), `"following the policies" "error"="listing recovery policies: no cache"`) {
+		if h.runs("a")["a"] != first || ended(first) || !strings.Contains(h.text(), `"following the policies" "error"="listing recovery policies: no cache"`) {
 			t.Errorf("%s", h.text())
 		}
 		h.cache.fails(nil)
@@ -403,17 +406,17 @@ func TestEveryDriverHearsOfPodsAndNamespaces(t *testing.T) {
 		looks := func() int {
 			n := 0
 			for _, r := range h.runs("a", "b") {
-				n += r.driver.queue.Len()
+				n += r.queue.Len()
 			}
 			return n
 		}
 		// Their workers are kept from working, so that what is queued stays.
 		for _, r := range h.d.drivers() {
-			r.driver.end()
+			r.end()
 		}
 		for _, r := range h.d.drivers() {
 			fresh := set(t, compiledPolicy(t), nil)
-			r.driver.queue = fresh.d.queue
+			r.queue = fresh.d.queue
 		}
 		for name, change := range map[string]func(){
 			"a namespace that comes":   func() { h.cache.informer[namespaceType].Add(namespace("lab")) },
@@ -425,9 +428,9 @@ func TestEveryDriverHearsOfPodsAndNamespaces(t *testing.T) {
 				t.Errorf("%s: %d looks", name, n)
 			}
 			for _, r := range h.d.drivers() {
-				for r.driver.queue.Len() > 0 {
-					k, _ := r.driver.queue.Get()
-					r.driver.queue.Done(k)
+				for r.queue.Len() > 0 {
+					k, _ := r.queue.Get()
+					r.queue.Done(k)
 				}
 			}
 		}

@@ -9,7 +9,6 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -134,14 +133,21 @@ func checkPodSelectors(sources []v1alpha1.PodSource) (verdict, bool) {
 // observeRecovery finds out what acceptance depends on.
 func (r *Reconciler) observeRecovery(ctx context.Context, p *v1alpha1.RecoveryPolicy) observedRecovery {
 	var o observedRecovery
-	if in := p.Status.InForce; in != nil {
+	res, err := r.resolver.Resolve(p.Spec.Resource.APIVersion, p.Spec.Resource.Kind)
+	o.kind = kindFact{resource: res, err: err}
+	if err == nil {
+		o.crd, o.crdErr = r.definition(ctx, res)
+	}
+	switch in := p.Status.InForce; {
+	case in == nil:
+	case err == nil && in.Resource.Group == res.Group && in.Resource.Resource == res.Resource:
+		o.held, o.heldErr = o.crd, o.crdErr
+	default:
 		o.held, o.heldErr = r.definition(ctx, in.Resource)
 	}
-	res, err := r.resolver.Resolve(p.Spec.Resource.APIVersion, p.Spec.Resource.Kind)
-	if o.kind = (kindFact{resource: res, err: err}); err != nil {
+	if err != nil {
 		return o
 	}
-	o.crd, o.crdErr = r.definition(ctx, res)
 	o.other, o.otherErr = r.otherGuard(ctx, p, res)
 	pods := v1alpha1.ResolvedResource{Version: "v1", Resource: "pods"}
 	for _, account := range []string{r.o.WebhookAccount, r.o.ControllerAccount} {
@@ -266,26 +272,4 @@ func optional(object string, path v1alpha1.StatusPath) string {
 		text += "[?" + strconv.Quote(name) + "]" // as a key, since CEL reserves some words
 	}
 	return text + ".orValue(dyn(null))"
-}
-
-type recoverySubject struct{ *v1alpha1.RecoveryPolicy }
-
-func (s recoverySubject) entryName() string               { return s.Name + v1alpha1.RecoveryEntryDomain }
-func (s recoverySubject) conditions() *[]metav1.Condition { return &s.Status.Conditions }
-func (s recoverySubject) status() any                     { return s.Status.DeepCopy() }
-func (s recoverySubject) object() client.Object           { return s.RecoveryPolicy }
-
-func (s recoverySubject) addTo(p *inForce) { p.recoveries = append(p.recoveries, s.RecoveryPolicy) }
-
-func (s recoverySubject) inForce() int64 {
-	if s.Status.InForce == nil {
-		return 0
-	}
-	return s.Status.InForce.Generation
-}
-
-func (s recoverySubject) put(v verdict) { s.Status.InForce = v.recoveryInForce }
-
-func (s recoverySubject) judge(ctx context.Context, r *Reconciler) verdict {
-	return acceptRecovery(s.RecoveryPolicy, r.observeRecovery(ctx, s.RecoveryPolicy))
 }

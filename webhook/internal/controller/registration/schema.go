@@ -90,7 +90,7 @@ func checkVersion(s v1alpha1.RecoveryPolicySpec, crd string, v *apiextensionsv1.
 	if v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
 		return no(v1alpha1.ReasonProvenanceFieldMissing, "has no schema, so that %s is not known to be stored", s.RecordPath)
 	}
-	phase, _, _ := property(v.Schema.OpenAPIV3Schema, s.PhasePath)
+	phase, _ := property(v.Schema.OpenAPIV3Schema, s.PhasePath)
 	switch {
 	case phase == nil:
 		return no(v1alpha1.ReasonUnsuitableField, "spec.phasePath: the schema has no field %s", s.PhasePath)
@@ -105,7 +105,7 @@ func checkVersion(s v1alpha1.RecoveryPolicySpec, crd string, v *apiextensionsv1.
 			return no(reason, "%s", problem)
 		}
 	}
-	record, required, _ := property(v.Schema.OpenAPIV3Schema, s.RecordPath)
+	record, required := property(v.Schema.OpenAPIV3Schema, s.RecordPath)
 	switch {
 	case record == nil:
 		return no(v1alpha1.ReasonProvenanceFieldMissing, "spec.recordPath: the schema has no field %s, so that a record would be dropped without a word; upgrade the CRD, or add the field: {type: array, items: {type: string}}", s.RecordPath)
@@ -128,18 +128,19 @@ func checkVersion(s v1alpha1.RecoveryPolicySpec, crd string, v *apiextensionsv1.
 	return out, verdict{}, false
 }
 
-// property finds the schema of a path, and whether its parent requires it.
-func property(schema *apiextensionsv1.JSONSchemaProps, path v1alpha1.StatusPath) (found *apiextensionsv1.JSONSchemaProps, required, ok bool) {
+// property finds the schema of a path, nil where there is none, and whether its parent
+// requires it.
+func property(schema *apiextensionsv1.JSONSchemaProps, path v1alpha1.StatusPath) (found *apiextensionsv1.JSONSchemaProps, required bool) {
 	here := schema
 	for _, name := range recovery.Segments(path) {
 		p, has := here.Properties[name]
 		if !has {
-			return nil, false, false
+			return nil, false
 		}
 		required = slices.Contains(here.Required, name)
 		here = &p
 	}
-	return here, required, true
+	return here, required
 }
 
 func typeOf(p *apiextensionsv1.JSONSchemaProps) string {
@@ -265,7 +266,7 @@ func unknownPhase(s v1alpha1.RecoveryPolicySpec, phase *apiextensionsv1.JSONSche
 // checkConditionList judges the schema of the conditions, and the types that the policy
 // names.
 func checkConditionList(s v1alpha1.RecoveryPolicySpec, schema *apiextensionsv1.JSONSchemaProps) (problem, reason string) {
-	list, _, _ := property(schema, s.ConditionsPath)
+	list, _ := property(schema, s.ConditionsPath)
 	switch {
 	case list == nil:
 		return fmt.Sprintf("spec.conditionsPath: the schema has no field %s", s.ConditionsPath), v1alpha1.ReasonUnsuitableField

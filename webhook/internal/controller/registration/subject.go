@@ -76,6 +76,28 @@ func (s nameSubject) judge(ctx context.Context, r *Reconciler) verdict {
 	return acceptName(s.NamePolicy, r.observeName(ctx, s.NamePolicy))
 }
 
+type recoverySubject struct{ *v1alpha1.RecoveryPolicy }
+
+func (s recoverySubject) entryName() string               { return s.Name + v1alpha1.RecoveryEntryDomain }
+func (s recoverySubject) conditions() *[]metav1.Condition { return &s.Status.Conditions }
+func (s recoverySubject) status() any                     { return s.Status.DeepCopy() }
+func (s recoverySubject) object() client.Object           { return s.RecoveryPolicy }
+
+func (s recoverySubject) addTo(p *inForce) { p.recoveries = append(p.recoveries, s.RecoveryPolicy) }
+
+func (s recoverySubject) inForce() int64 {
+	if s.Status.InForce == nil {
+		return 0
+	}
+	return s.Status.InForce.Generation
+}
+
+func (s recoverySubject) put(v verdict) { s.Status.InForce = v.recoveryInForce }
+
+func (s recoverySubject) judge(ctx context.Context, r *Reconciler) verdict {
+	return acceptRecovery(s.RecoveryPolicy, r.observeRecovery(ctx, s.RecoveryPolicy))
+}
+
 // accept judges a policy and writes what came out, if it is news.
 func (r *Reconciler) accept(ctx context.Context, s subject) (again bool, err error) {
 	v := s.judge(ctx, r)
