@@ -12,10 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -89,18 +86,6 @@ func inForce(ctx context.Context, s *stack.Stack, policies ...policy) error {
 		}
 	}
 	return nil
-}
-
-// applyCRD brings an upstream's own kind.
-func applyCRD(ctx context.Context, s *stack.Stack, crd *apiextensionsv1.CustomResourceDefinition) error {
-	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(crd)
-	if err != nil {
-		return fmt.Errorf("converting CRD %s: %w", crd.Name, err)
-	}
-	u := &unstructured.Unstructured{Object: raw}
-	u.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
-	delete(u.Object, "status")
-	return s.Apply(ctx, u)
 }
 
 // patience is how long the demo waits for what takes seconds.

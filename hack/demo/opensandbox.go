@@ -34,7 +34,7 @@ const recordField = "failedPodUIDs"
 // field for the record, as that of older releases, then where it has.
 func tellOpenSandbox(ctx context.Context, s *stack.Stack, say narrator) (table, pair, error) {
 	say("OpenSandbox")
-	if err := applyCRD(ctx, s, opensandbox.CRD(opensandbox.CRDOptions{})); err != nil {
+	if err := s.ApplyCRD(ctx, opensandbox.CRD(opensandbox.CRDOptions{})); err != nil {
 		return table{}, pair{}, err
 	}
 	p, err := newPair(ctx, s, "opensandbox", func(ctx context.Context, _ kubernetes.Interface, ns string) error {

@@ -48,7 +48,7 @@ func tellSpur(ctx context.Context, s *stack.Stack, say narrator) (table, pair, e
 
 // installSpur brings Spur's own kind, its nodes, and the preset.
 func installSpur(ctx context.Context, s *stack.Stack) error {
-	if err := applyCRD(ctx, s, spur.CRD()); err != nil {
+	if err := s.ApplyCRD(ctx, spur.CRD()); err != nil {
 		return err
 	}
 	// The garbage collector of Pods takes those of nodes that do not exist.

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/belay-dev/belay/test/fixtures/opensandbox"
@@ -70,15 +68,7 @@ func guardedStack(ctx context.Context, b *testing.B) (*stack.Stack, client.Clien
 			b.Error(err)
 		}
 	})
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(opensandbox.CRD(opensandbox.CRDOptions{Record: &opensandbox.Record{}}))
-	if err != nil {
-		b.Fatal(err)
-	}
-	crd := &unstructured.Unstructured{Object: content}
-	crd.SetAPIVersion("apiextensions.k8s.io/v1")
-	crd.SetKind("CustomResourceDefinition")
-	unstructured.RemoveNestedField(crd.Object, "status")
-	if err := s.Apply(ctx, crd); err != nil {
+	if err := s.ApplyCRD(ctx, opensandbox.CRD(opensandbox.CRDOptions{Record: &opensandbox.Record{}})); err != nil {
 		b.Fatal(err)
 	}
 	if err := s.ApplyPreset(ctx, "opensandbox"); err != nil {

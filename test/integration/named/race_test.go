@@ -1,12 +1,8 @@
 package named
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -185,24 +181,17 @@ type sent struct {
 // deletes are the DELETE requests that belay-webhook sent for an object, whatever
 // became of them.
 func deletes(ns, name string) ([]sent, error) {
-	f, err := os.Open(filepath.Clean(shared.Plane.AuditLog()))
+	all, err := stack.AuditLog[sent](shared, ns)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }()
 	var out []sent
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		var s sent
-		if json.Unmarshal(lines.Bytes(), &s) != nil {
-			continue // the last line, half written
-		}
+	for _, s := range all {
 		if s.Stage == "ResponseComplete" && s.Verb == "delete" && s.User.Username == "system:serviceaccount:belay-system:belay-webhook" && s.ObjectRef.Namespace == ns && s.ObjectRef.Name == name {
 			out = append(out, s)
 		}
 	}
-	return out, lines.Err()
+	return out, nil
 }
 
 // eventuallyDeletes expects that belay sent so many DELETEs for an object, and no more.

@@ -6,11 +6,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/belay-dev/belay/test/fixtures/otf"
@@ -41,14 +39,7 @@ func launcher(ctx context.Context, t *testing.T, jobID string) (spur.Agent, stri
 func TestSpur(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
-	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(spur.CRD())
-	if err != nil {
-		t.Fatal(err)
-	}
-	crd := &unstructured.Unstructured{Object: raw}
-	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
-	delete(crd.Object, "status")
-	if err := shared.Apply(ctx, crd); err != nil {
+	if err := shared.ApplyCRD(ctx, spur.CRD()); err != nil {
 		t.Fatal(err)
 	}
 	if err := shared.ApplyPreset(ctx, "spur"); err != nil {

@@ -8,13 +8,10 @@ import (
 	"testing"
 	"time"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/belay-dev/belay/test/fixtures/spur"
 	"github.com/belay-dev/belay/test/integration/stack"
@@ -42,14 +39,7 @@ func TestSpur(t *testing.T) {
 	waitCondition(t, shared, "spur", v1alpha1.ConditionAccepted, metav1.ConditionFalse, v1alpha1.ReasonUnknownKind, "SpurJob")
 
 	// The CRD comes later, as when Spur is installed after belay.
-	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(spur.CRD())
-	if err != nil {
-		t.Fatal(err)
-	}
-	crd := &unstructured.Unstructured{Object: raw}
-	crd.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
-	delete(crd.Object, "status")
-	if err := shared.Apply(ctx, crd); err != nil {
+	if err := shared.ApplyCRD(ctx, spur.CRD()); err != nil {
 		t.Fatal(err)
 	}
 	if err := shared.WaitPolicy(ctx, "spur"); err != nil {

@@ -1,7 +1,6 @@
 package recovered
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -9,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -570,23 +567,14 @@ func (e auditEntry) guarded() bool {
 // inAuditLog are the requests about a namespace that are in the audit log so far.
 func inAuditLog(t *testing.T, namespace string, match func(auditEntry) bool) []auditEntry {
 	t.Helper()
-	f, err := os.Open(filepath.Clean(shared.Plane.AuditLog()))
+	all, err := stack.AuditLog[auditEntry](shared, namespace)
 	must(t, err)
-	defer func() { _ = f.Close() }()
 	var out []auditEntry
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 64<<20)
-	for lines.Scan() {
-		var e auditEntry
-		// The last line may be half written.
-		if !bytes.Contains(lines.Bytes(), []byte(namespace)) || json.Unmarshal(lines.Bytes(), &e) != nil {
-			continue
-		}
+	for _, e := range all {
 		if e.Stage == "ResponseComplete" && e.ObjectRef.Namespace == namespace && match(e) {
 			out = append(out, e)
 		}
 	}
-	must(t, lines.Err())
 	return out
 }
 

@@ -311,7 +311,7 @@ func driverRefused(t *testing.T) {
 	if diff := gocmp.Diff(uids(pod), s.recordOf(ctx, "box")); diff != "" {
 		t.Errorf("record (-want +got):\n%s", diff)
 	}
-	must(t, applyTyped(ctx, shared, crd("true")))
+	must(t, shared.ApplyCRD(ctx, crd("true")))
 	s.becomes(ctx, "box", opensandbox.PhaseSucceed)
 }
 

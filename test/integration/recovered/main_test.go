@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-
 	"github.com/belay-dev/belay/test/fixtures/opensandbox"
 	"github.com/belay-dev/belay/test/integration/plane"
 	"github.com/belay-dev/belay/test/integration/stack"
@@ -62,7 +59,7 @@ func runAll(m *testing.M) int {
 
 // install installs BatchSandbox with the field of its newer releases, and the preset.
 func install(ctx context.Context, s *stack.Stack) error {
-	if err := applyTyped(ctx, s, opensandbox.CRD(opensandbox.CRDOptions{Record: &opensandbox.Record{}})); err != nil {
+	if err := s.ApplyCRD(ctx, opensandbox.CRD(opensandbox.CRDOptions{Record: &opensandbox.Record{}})); err != nil {
 		return err
 	}
 	if err := s.ApplyPreset(ctx, "opensandbox"); err != nil {
@@ -71,19 +68,4 @@ func install(ctx context.Context, s *stack.Stack) error {
 	wait, cancel := context.WithTimeout(ctx, stack.Bound)
 	defer cancel()
 	return s.WaitRecoveryPolicy(wait, "opensandbox")
-}
-
-func applyTyped(ctx context.Context, s *stack.Stack, obj runtime.Object) error {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
-	if err != nil {
-		return err
-	}
-	u := &unstructured.Unstructured{Object: content}
-	if u.GetKind() == "" {
-		u.SetAPIVersion("apiextensions.k8s.io/v1")
-		u.SetKind("CustomResourceDefinition")
-	}
-	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
-	unstructured.RemoveNestedField(u.Object, "status")
-	return s.Apply(ctx, u)
 }

@@ -1,14 +1,10 @@
 package recovered
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -92,7 +88,7 @@ func addCRD(ctx context.Context, t *testing.T, s *stack.Stack, crd *apiextension
 
 func applyCRD(ctx context.Context, t *testing.T, s *stack.Stack, crd *apiextensionsv1.CustomResourceDefinition) {
 	t.Helper()
-	must(t, applyTyped(ctx, s, crd))
+	must(t, s.ApplyCRD(ctx, crd))
 	stack.Cleanup(t, func(ctx context.Context) {
 		_ = s.Dynamic.Resource(crdResource).Delete(ctx, crd.Name, metav1.DeleteOptions{})
 	})
@@ -712,9 +708,9 @@ func withoutSubresource(t *testing.T) {
 func subresourceGoes(t *testing.T) {
 	ctx := stack.TestContext(t)
 	n := ownKind(ctx, t, shared, "goes", opensandbox.CRDOptions{}, nil)
-	must(t, applyTyped(ctx, shared, opensandbox.CRD(opensandbox.CRDOptions{Names: n, Record: &opensandbox.Record{}, NoStatus: true})))
+	must(t, shared.ApplyCRD(ctx, opensandbox.CRD(opensandbox.CRDOptions{Names: n, Record: &opensandbox.Record{}, NoStatus: true})))
 	notInForce(ctx, t, shared, "goes", v1alpha1.ReasonStatusSubresourceMissing, "version v1alpha1")
-	must(t, applyTyped(ctx, shared, opensandbox.CRD(opensandbox.CRDOptions{Names: n, Record: &opensandbox.Record{}})))
+	must(t, shared.ApplyCRD(ctx, opensandbox.CRD(opensandbox.CRDOptions{Names: n, Record: &opensandbox.Record{}})))
 	inForce(ctx, t, shared, "goes")
 }
 
@@ -850,7 +846,7 @@ func recordFollowed(t *testing.T) {
 		if c.change != nil {
 			schemaField(&crd.Spec.Versions[0], "failedPodUIDs", c.change)
 		}
-		must(t, applyTyped(ctx, shared, crd))
+		must(t, shared.ApplyCRD(ctx, crd))
 		if c.auto {
 			must(t, shared.Client.Patch(ctx, &v1alpha1.RecoveryPolicy{ObjectMeta: metav1.ObjectMeta{Name: "followed"}}, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"recover":"Auto"}}`))))
 		}
@@ -1312,22 +1308,14 @@ func (e logged) recovery() map[string]string {
 // namespace. It is written a moment late.
 func auditLog(t *testing.T, s *stack.Stack, word string) []logged {
 	t.Helper()
-	f, err := os.Open(filepath.Clean(s.Plane.AuditLog()))
+	all, err := stack.AuditLog[logged](s, word)
 	must(t, err)
-	defer func() { _ = f.Close() }()
 	var out []logged
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 64<<20)
-	for lines.Scan() {
-		var e logged
-		if !bytes.Contains(lines.Bytes(), []byte(word)) || json.Unmarshal(lines.Bytes(), &e) != nil {
-			continue // another's, or the last line, half written
-		}
+	for _, e := range all {
 		if e.Stage == "ResponseComplete" {
 			out = append(out, e)
 		}
 	}
-	must(t, lines.Err())
 	return out
 }
 

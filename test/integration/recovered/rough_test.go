@@ -93,7 +93,7 @@ func atOnce(t *testing.T, parts map[string]func(*testing.T)) {
 // account, and is accepted untouched when they are there.
 func withoutRoles(t *testing.T, r *rig) {
 	ctx := stack.TestContext(t)
-	must(t, applyTyped(ctx, r.Stack, opensandbox.CRD(opensandbox.CRDOptions{Record: &opensandbox.Record{}})))
+	must(t, r.ApplyCRD(ctx, opensandbox.CRD(opensandbox.CRDOptions{Record: &opensandbox.Record{}})))
 	served(ctx, t, r.Stack, opensandbox.CRD(opensandbox.CRDOptions{}))
 	objects, err := stack.ReadManifests(ctx, filepath.Join(stack.Root(), "manifests", "presets", "opensandbox"))
 	must(t, err)

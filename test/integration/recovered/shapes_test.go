@@ -1,14 +1,10 @@
 package recovered
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -105,7 +101,7 @@ func (v variation) install(ctx context.Context, t *testing.T, namespace string) 
 	if v.schema != nil {
 		v.schema(crd)
 	}
-	must(t, applyTyped(ctx, shared, crd))
+	must(t, shared.ApplyCRD(ctx, crd))
 	stack.Cleanup(t, func(ctx context.Context) {
 		crds := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
 		_ = shared.Dynamic.Resource(crds).Delete(ctx, crd.Name, metav1.DeleteOptions{})
@@ -354,23 +350,14 @@ func (a audited) guarded() bool {
 // auditedIn are the finished requests in a namespace. The log is written a moment late.
 func auditedIn(t *testing.T, namespace string) []audited {
 	t.Helper()
-	f, err := os.Open(filepath.Clean(shared.Plane.AuditLog()))
+	all, err := stack.AuditLog[audited](shared, strconv.Quote(namespace))
 	must(t, err)
-	defer func() { _ = f.Close() }()
 	var out []audited
-	part := []byte(strconv.Quote(namespace))
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 64<<20)
-	for lines.Scan() {
-		var a audited
-		if !bytes.Contains(lines.Bytes(), part) || json.Unmarshal(lines.Bytes(), &a) != nil {
-			continue // of another namespace, or the last line, half written
-		}
+	for _, a := range all {
 		if a.Stage == "ResponseComplete" && a.ObjectRef.Namespace == namespace {
 			out = append(out, a)
 		}
 	}
-	must(t, lines.Err())
 	return out
 }
 

@@ -456,7 +456,7 @@ func installVariation(ctx context.Context, t *testing.T, n opensandbox.Names, cr
 	name := strings.ReplaceAll(n.Group, ".", "-")
 	objects, err := stack.ReadManifests(ctx, filepath.Join(stack.Root(), "manifests", "presets", "opensandbox"))
 	must(t, err)
-	must(t, applyTyped(ctx, shared, crd))
+	must(t, shared.ApplyCRD(ctx, crd))
 	stack.Cleanup(t, func(ctx context.Context) { _ = shared.Client.Delete(ctx, crd) })
 	for _, o := range objects {
 		switch {

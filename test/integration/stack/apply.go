@@ -12,10 +12,12 @@ import (
 	"sync"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/dynamic"
 
@@ -80,6 +82,19 @@ func (s *Stack) Apply(ctx context.Context, objects ...*unstructured.Unstructured
 		}
 	}
 	return nil
+}
+
+// ApplyCRD applies a CustomResourceDefinition that a test, or an upstream's fixture, has made.
+func (s *Stack) ApplyCRD(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) error {
+	raw, err := runtime.DefaultUnstructuredConverter.ToUnstructured(crd)
+	if err != nil {
+		return fmt.Errorf("converting CRD %s: %w", crd.Name, err)
+	}
+	u := &unstructured.Unstructured{Object: raw}
+	u.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
+	delete(u.Object, "status")
+	return s.Apply(ctx, u)
 }
 
 func (s *Stack) apply(ctx context.Context, o *unstructured.Unstructured) error {
