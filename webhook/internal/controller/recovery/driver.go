@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/client-go/util/workqueue"
@@ -117,8 +118,8 @@ type slowed struct {
 	count int
 }
 
-// recovery is what is remembered of one: all the Pods that the object had then, each of
-// them healthy. While these very Pods are there and ready, none has failed since.
+// recovery is what is remembered of one: all the Pods that the object had then. While these
+// very Pods are there, those that were ready are, and none fails, none has failed since.
 type recovery struct {
 	uid types.UID
 	// generation is that of the object: nobody has asked for anything else since.
@@ -128,6 +129,9 @@ type recovery struct {
 	// names are those of its Pods, where an annotation gives them.
 	names []string
 	pods  []string
+	// ready are those of the Pods that the evidence counts: the recorded ones, and others
+	// that were ready. One that only is not ready yet does not keep an object failed.
+	ready []string
 	at    time.Time
 	again int
 }
@@ -401,9 +405,10 @@ func (d *driver) unchanged(o *object) bool {
 }
 
 // remember notes a recovery that is about to be written, and forgets those that are long
-// over. pods are all Pods of the object. What is returned takes it back, if it was not written:
-// then what was remembered before counts again.
-func (d *driver) remember(o *object, current *unstructured.Unstructured, pods []rules.Pod) (undo func()) {
+// over. pods are all Pods of the object, recovered on the evidence of some of them or, by an
+// annotation, on none: then all have to be ready. What is returned takes it back, if it was not
+// written: then what was remembered before counts again.
+func (d *driver) remember(o *object, current *unstructured.Unstructured, pods []rules.Pod, evidence bool) (undo func()) {
 	key := o.key()
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -418,8 +423,13 @@ func (d *driver) remember(o *object, current *unstructured.Unstructured, pods []
 		r.at, r.again = last.at, last.again+1
 	}
 	for _, p := range pods {
-		if !p.Deleting {
-			r.pods = append(r.pods, string(p.UID))
+		if p.Deleting {
+			continue
+		}
+		uid := string(p.UID)
+		r.pods = append(r.pods, uid)
+		if !evidence || d.policy.Evidence([]string{uid}, []rules.Pod{p}, time.Now())[0].OK() {
+			r.ready = append(r.ready, uid)
 		}
 	}
 	d.recent[key] = r
@@ -447,14 +457,14 @@ func (d *driver) unsettled(o *object) {
 		return
 	}
 	pods, synced := d.pods.Pods(o.query)
-	there := 0
+	var there []string
 	for _, p := range pods {
 		if !p.Deleting {
-			there++
+			there = append(there, string(p.UID))
 		}
 	}
-	same := synced && there == len(r.pods)
-	for _, v := range d.policy.Evidence(r.pods, pods, time.Now()) {
+	same := synced && sets.New(there...).Equal(sets.New(r.pods...))
+	for _, v := range d.policy.Evidence(r.ready, pods, time.Now()) {
 		same = same && v.OK()
 	}
 	if same {
@@ -472,13 +482,13 @@ func (d *driver) stale(key types.NamespacedName, o metav1.Object, was rules.Stat
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r, ok := d.recent[key]
-	if !ok || r.uid != o.GetUID() || r.generation != o.GetGeneration() || len(r.pods) == 0 || r.again >= maxAgain || time.Since(r.at) > remembered {
+	if !ok || r.uid != o.GetUID() || r.generation != o.GetGeneration() || len(r.ready) == 0 || r.again >= maxAgain || time.Since(r.at) > remembered {
 		return was, false
 	}
 	if len(was.Record.UIDs) > 0 || was.Terminal {
 		return was, false
 	}
-	was.Record.UIDs = r.pods
+	was.Record.UIDs = r.ready
 	return was, true
 }
 
@@ -537,7 +547,7 @@ func (d *driver) recover(ctx context.Context, key types.NamespacedName, looked *
 	case !recovers(verdict):
 		return nil // the informers are behind; what they are missing brings us back
 	}
-	undo := d.remember(looked, current, in.Pods.Pods)
+	undo := d.remember(looked, current, in.Pods.Pods, verdict.Reason == rules.ReasonRecovered)
 	wrote, err := owned(d.policy, current).Write(ctx, d.client.Status(), current, desired)
 	if err != nil {
 		undo()

@@ -297,7 +297,10 @@ func podOf(uid, waits string) *corev1.Pod {
 	return p
 }
 
-const crash = "CrashLoopBackOff"
+const (
+	crash    = "CrashLoopBackOff"
+	notReady = "ContainerCreating"
+)
 
 // known has the informers and the API server know these Pods, and no others.
 func (s *scene) known(pods ...*corev1.Pod) *scene { return s.cachedPods(pods...).livePods(pods...) }
@@ -813,7 +816,7 @@ func TestOnlyWhatMayRecoverIsLookedAt(t *testing.T) {
 // TestWhatIsRememberedOfARecovery: for how long, of which object, and what ends it.
 func TestWhatIsRememberedOfARecovery(t *testing.T) {
 	t.Parallel()
-	plain := recovery{uid: "box-uid", generation: 1, version: "20", pods: []string{"u1", "u2"}}
+	plain := recovery{uid: "box-uid", generation: 1, version: "20", pods: []string{"u1", "u2", "u3"}, ready: []string{"u1", "u2"}}
 	for name, c := range map[string]struct {
 		ago    time.Duration
 		change func(*recovery)
@@ -828,7 +831,7 @@ func TestWhatIsRememberedOfARecovery(t *testing.T) {
 		"somebody asked for something new": {ago: time.Second, was: failedBare, object: []func(*unstructured.Unstructured){func(u *unstructured.Unstructured) { u.SetGeneration(2) }}},
 		"it has a record of its own":       {ago: time.Second, was: failedU1, want: []string{"u1"}},
 		"its failure is terminal":          {ago: time.Second, was: `{"phase":"Failed","conditions":[{"type":"ResumeFailed","status":"True"}]}`},
-		"it had no Pods":                   {ago: time.Second, change: func(r *recovery) { r.pods = nil }, was: failedBare},
+		"none of its Pods was ready":       {ago: time.Second, change: func(r *recovery) { r.ready = nil }, was: failedBare},
 		"as often as may be":               {ago: time.Second, change: func(r *recovery) { r.again = maxAgain - 1 }, was: failedBare, want: []string{"u1", "u2"}},
 		"too often":                        {ago: time.Second, change: func(r *recovery) { r.again = maxAgain }, was: failedBare},
 	} {
@@ -889,7 +892,7 @@ func TestWhatIsPassedEndsTheMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := set(t, compiledPolicy(t), nil)
-			s.d.recent[key] = recovery{uid: "box-uid", generation: 1, version: "20", pods: []string{"u1"}, at: time.Now()}
+			s.d.recent[key] = recovery{uid: "box-uid", generation: 1, version: "20", pods: []string{"u1"}, ready: []string{"u1"}, at: time.Now()}
 			s.d.passed(strip(t.Context(), s.d.policy, sandbox(t, c.status, c.object...)))
 			if _, kept := s.d.recent[key]; kept != c.kept {
 				t.Errorf("kept %t", kept)
@@ -914,34 +917,34 @@ func TestTheMemoryOfRecoveriesIsBounded(t *testing.T) {
 		}
 		deleting := podOf("u9", "")
 		deleting.DeletionTimestamp = &metav1.Time{Time: time.Now()}
-		pods := []rules.Pod{rules.PodOf(podOf("u1", "")), rules.PodOf(deleting), rules.PodOf(podOf("u2", ""))}
+		pods := []rules.Pod{rules.PodOf(podOf("u1", "")), rules.PodOf(deleting), rules.PodOf(podOf("u2", notReady))}
 		begin := time.Now()
 		looked := func(name string) *object {
 			return &object{ObjectMeta: metav1.ObjectMeta{Namespace: "lab", Name: name}}
 		}
-		s.d.remember(looked("a"), written("a", 20), pods)
-		want := recovery{uid: "box-uid", generation: 3, version: "20", pods: []string{"u1", "u2"}, at: begin}
+		s.d.remember(looked("a"), written("a", 20), pods, true)
+		want := recovery{uid: "box-uid", generation: 3, version: "20", pods: []string{"u1", "u2"}, ready: []string{"u1"}, at: begin}
 		if diff := cmp.Diff(want, s.d.recent[key], cmp.AllowUnexported(recovery{})); diff != "" {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
 		<-time.After(10 * time.Second)
-		s.d.remember(looked("a"), written("a", 21), pods)
-		want.version, want.again = "21", 1
+		s.d.remember(looked("a"), written("a", 21), pods, false)
+		want.version, want.again, want.ready = "21", 1, []string{"u1", "u2"}
 		if diff := cmp.Diff(want, s.d.recent[key], cmp.AllowUnexported(recovery{})); diff != "" {
 			t.Errorf("again (-want +got)\n%s", diff)
 		}
 		for i := range 1000 {
-			s.d.remember(looked(fmt.Sprint(i)), written(fmt.Sprint(i), 1), pods)
+			s.d.remember(looked(fmt.Sprint(i)), written(fmt.Sprint(i), 1), pods, true)
 		}
 		<-time.After(remembered + time.Second)
-		s.d.remember(looked("a"), written("a", 30), pods)
+		s.d.remember(looked("a"), written("a", 30), pods, false)
 		want.version, want.again, want.at = "30", 0, time.Now()
 		if diff := cmp.Diff(want, s.d.recent[key], cmp.AllowUnexported(recovery{})); diff != "" || len(s.d.recent) != 1 {
 			t.Errorf("%d remembered (-want +got)\n%s", len(s.d.recent), diff)
 		}
 		anew := written("a", 31)
 		anew.SetUID("anew")
-		s.d.remember(looked("a"), anew, pods)
+		s.d.remember(looked("a"), anew, pods, true)
 		if r := s.d.recent[key]; r.uid != "anew" || r.again != 0 {
 			t.Errorf("%+v", r)
 		}
@@ -1108,6 +1111,24 @@ func TestAWriteThatWasUnderWayIsUndone(t *testing.T) {
 		p.writes(failedBare)
 		pass(time.Hour)
 		if p.phase() != "Failed" || len(p.sent()) != maxAgain+1 {
+			t.Errorf("%s, %d writes", p.statusOf(), len(p.sent()))
+		}
+	})
+	// A Pod that only is not ready was no obstacle the first time.
+	synctest.Test(t, func(t *testing.T) {
+		p := run(t, compiledPolicy(t), sandbox(t, failedU1))
+		p.turn(podOf("u1", ""), podOf("u2", notReady))
+		pass(2 * grace)
+		p.writes(failedBare)
+		pass(2 * grace)
+		if p.phase() != "Succeed" || len(p.sent()) != 2 {
+			t.Errorf("%s, %d writes", p.statusOf(), len(p.sent()))
+		}
+		p.turn(podOf("u1", ""), podOf("u2", crash))
+		p.writes(failedBare)
+		p.turn(podOf("u1", ""), podOf("u2", ""))
+		pass(time.Hour)
+		if p.phase() != "Failed" || len(p.sent()) != 2 {
 			t.Errorf("%s, %d writes", p.statusOf(), len(p.sent()))
 		}
 	})
