@@ -17,7 +17,10 @@ var update = flag.Bool("update", false, "write golden files that are missing; th
 
 // formerlySent names golden files of forms that are sent no longer. Pods that
 // run an old sidecar still send them, so they must be read for ever.
-var formerlySent = []string{}
+var formerlySent = []string{
+	// Before ObservedUnixMillis.
+	"report-v1-ready.json", "report-v1-not-ready.json", "report-v1-unknown.json",
+}
 
 // TestGolden holds the wire format to its files, which are append-only: when
 // the form of a message changes, it gets a new file, and the name of the old
@@ -30,11 +33,11 @@ func TestGolden(t *testing.T) {
 		return encoded(wire.EncodeReport(r))(t)
 	}
 	sent := map[string]string{
-		"report-v1-ready.json": report(func(*wire.Report) {}),
-		"report-v1-not-ready.json": report(func(r *wire.Report) {
-			r.State, r.Reason, r.Sequence = wire.StateNotReady, "ProbeFailed", 8
+		"report-v1-observed-ready.json": report(func(r *wire.Report) { r.Instance = "" }),
+		"report-v1-observed-not-ready.json": report(func(r *wire.Report) {
+			r.State, r.Reason, r.Instance, r.Sequence = wire.StateNotReady, "ProbeFailed", "", 8
 		}),
-		"report-v1-unknown.json": report(func(r *wire.Report) {
+		"report-v1-observed-unknown.json": report(func(r *wire.Report) {
 			r.State, r.Reason, r.Instance, r.Sequence = wire.StateUnknown, "NoProbe", "", 1
 		}),
 		"answer-v1-default.json": encoded(wire.EncodeAnswer(wire.Answer{}))(t),

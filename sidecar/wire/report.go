@@ -51,8 +51,9 @@ type Report struct {
 	Container string `json:"container"`
 
 	// Instance tells one run of that container from the next: an opaque value
-	// that changes when the container is restarted. Empty means that the
-	// sidecar cannot tell, and then the report vouches for no run in particular.
+	// that changes when the container is restarted. Empty means that the sidecar
+	// cannot tell, as from inside of a pod it mostly can not: then
+	// ObservedUnixMillis does.
 	Instance string `json:"instance,omitempty"`
 
 	// State is the readiness of the container.
@@ -65,11 +66,27 @@ type Report struct {
 	// when the sidecar starts, because Sequence starts over with it.
 	Reporter string `json:"reporter"`
 
+	// ReporterSinceUnixMillis is when that run began, by the node's clock, in
+	// milliseconds since 1970: of two runs the later one counts. Absent is earlier than
+	// any.
+	ReporterSinceUnixMillis int64 `json:"reporterSinceUnixMillis,omitempty"`
+
 	// Sequence counts the changes that this Reporter has seen, from 1. A report
 	// that is sent again keeps its number, so the collector can drop one that
 	// arrives after a later one.
 	Sequence uint64 `json:"sequence"`
+
+	// ObservedUnixMillis is when the probe began whose result State is, by the
+	// node's clock, in milliseconds since 1970. The kubelet notes by the same clock
+	// when a container was started: so a report that is about an earlier run of the
+	// container can be told from one that is about the run there is now. A report that
+	// only repeats State has the time of the last probe that agreed with it. Absent
+	// means that it vouches for no run in particular.
+	ObservedUnixMillis int64 `json:"observedUnixMillis,omitempty"`
 }
+
+// MaxUnixMillis is the end of the year 9999, the last that RFC 3339 can say.
+const MaxUnixMillis = 253402300799999
 
 // Validate says everything that is wrong with the report, or nil.
 func (r Report) Validate() error {
@@ -91,6 +108,14 @@ func (r Report) Validate() error {
 	}
 	if r.Sequence == 0 {
 		errs = append(errs, errors.New("sequence is 0; it counts from 1"))
+	}
+	for _, at := range []struct {
+		field string
+		value int64
+	}{{"observedUnixMillis", r.ObservedUnixMillis}, {"reporterSinceUnixMillis", r.ReporterSinceUnixMillis}} {
+		if at.value < 0 || at.value > MaxUnixMillis {
+			errs = append(errs, fmt.Errorf("%s is %d, which is in no year from 1970 to 9999", at.field, at.value))
+		}
 	}
 	return errors.Join(errs...)
 }

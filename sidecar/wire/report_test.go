@@ -19,6 +19,9 @@ func valid() wire.Report {
 		Reason:    "ProbeSucceeded",
 		Reporter:  "b7Qm3xYc",
 		Sequence:  7,
+
+		ObservedUnixMillis:      1796000000123,
+		ReporterSinceUnixMillis: 1795999999001,
 	}
 }
 
@@ -36,6 +39,11 @@ func TestReportValidate(t *testing.T) {
 		"a name may be as long as Kubernetes allows": {change: func(r *wire.Report) {
 			r.Pod, r.Namespace = strings.Repeat("p", 253), strings.Repeat("n", 63)
 		}},
+
+		"the time of the probe may be absent": {change: func(r *wire.Report) { r.ObservedUnixMillis = 0 }},
+		"no probe was before 1970":            {change: func(r *wire.Report) { r.ObservedUnixMillis = -1 }, want: "observedUnixMillis is -1"},
+		"no sidecar began before 1970":        {change: func(r *wire.Report) { r.ReporterSinceUnixMillis = -1 }, want: "reporterSinceUnixMillis is -1"},
+		"the year has four digits":            {change: func(r *wire.Report) { r.ObservedUnixMillis = wire.MaxUnixMillis + 1 }, want: "observedUnixMillis is 253402300800000"},
 
 		"the namespace is required":   {change: func(r *wire.Report) { r.Namespace = "" }, want: `namespace is empty`},
 		"the pod is required":         {change: func(r *wire.Report) { r.Pod = "" }, want: `pod is empty`},

@@ -191,10 +191,10 @@ func (p *Pods) named(ctx context.Context, q PodQuery) ([]recovery.Pod, error) {
 // cloned copies the texts of a Pod: parts of a decoded page would keep all of it in memory.
 // Those that many Pods have in common are kept once.
 func cloned(p recovery.Pod) recovery.Pod {
-	for _, s := range []*string{&p.Name, (*string)(&p.UID), &p.Report.Container} {
+	for _, s := range []*string{&p.Name, (*string)(&p.UID), &p.Report.Container, &p.Report.Reporter} {
 		*s = strings.Clone(*s)
 	}
-	for _, s := range []*string{(*string)(&p.Controller), (*string)(&p.Phase), &p.Reason, &p.Gate, &p.Default} {
+	for _, s := range []*string{(*string)(&p.Controller), (*string)(&p.Phase), &p.Reason, &p.Gate, &p.Default, (*string)(&p.Report.Status), &p.Report.Reason} {
 		*s = shared(*s)
 	}
 	for i := range p.Containers {

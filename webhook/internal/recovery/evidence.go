@@ -103,7 +103,8 @@ func (p Policy) notReady(pod Pod, now time.Time) (Reason, string) {
 	case !main.Running:
 		return ReasonMainNotRunning, fmt.Sprintf("container %s waits: %s", quote(main.Name), clean(main.Waiting))
 	}
-	if p.Source != v1alpha1.EvidenceWitness {
+	// A sidecar that has no probe to run says so, and leaves the verdict to the kubelet.
+	if p.Source != v1alpha1.EvidenceWitness || pod.Report.Defers() {
 		switch {
 		case !main.Ready:
 			return ReasonPodNotReady, fmt.Sprintf("container %s is not ready", quote(main.Name))
@@ -159,8 +160,12 @@ func (p Policy) unwitnessed(r Report, main Container, now time.Time) (Reason, st
 		return ReasonReportStale, "the last report is about an earlier container"
 	case now.Sub(r.At) > p.FreshFor || r.At.Sub(now) > futureReport:
 		return ReasonReportStale, fmt.Sprintf("the last report is from %s, and must not be older than %s", r.At.UTC().Format(time.RFC3339), p.FreshFor)
-	case !r.Ready:
-		return ReasonReportNotReady, fmt.Sprintf("the sidecar reports that container %s is not ready", quote(main.Name))
+	case r.Status != corev1.ConditionTrue && !r.Defers():
+		text := fmt.Sprintf("the sidecar reports that container %s is not ready", quote(main.Name))
+		if r.Reason != "" {
+			text += ": " + clean(r.Reason)
+		}
+		return ReasonReportNotReady, text
 	}
 	return "", ""
 }

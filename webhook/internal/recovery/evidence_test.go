@@ -377,7 +377,7 @@ func TestPodOf(t *testing.T) {
 			{Name: "proxy", NeverRestarted: true, Listed: true, ID: "containerd://proxy", Waiting: "ErrImagePull"},
 			{Name: "unlisted", NeverRestarted: true},
 		},
-		Report: Report{Present: true, Ready: true, Container: "containerd://m1", At: now.Add(-time.Second)},
+		Report: Report{Present: true, Status: corev1.ConditionTrue, Container: "containerd://m1", At: now.Add(-time.Second)},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

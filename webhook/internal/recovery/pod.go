@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -48,6 +49,9 @@ type Container struct {
 	ID      string
 	Ready   bool
 	Running bool
+	// Started is when the one that runs was started, in seconds since 1970, as the kubelet
+	// tells it: by the node's clock, rounded down. 0 for unknown.
+	Started int64
 	// Waiting is the reason for which it waits, or unsaid.
 	Waiting string
 	// Ended: it has terminated, with ExitCode.
@@ -62,10 +66,65 @@ const unsaid = "Waiting"
 // Report is what the sidecar's condition says.
 type Report struct {
 	Present bool
-	Ready   bool
+	Status  corev1.ConditionStatus
+	Reason  string
 	// Container is the ID of the container that it is about.
 	Container string
-	At        time.Time
+	// At is when the report came.
+	At time.Time
+	Order
+}
+
+// Order says which of two reports about one Pod is the later one.
+type Order struct {
+	// Reporter is one run of the sidecar, Sequence counts what it has told.
+	Reporter string
+	Sequence uint64
+	// Since is when that run began, by the node's clock, in milliseconds since 1970.
+	Since int64
+}
+
+// Defers reports whether the sidecar leaves the verdict to the kubelet: there is no probe that
+// it could run.
+func (r Report) Defers() bool {
+	return r.Status == corev1.ConditionUnknown && (r.Reason == ReportNoProbe || r.Reason == ReportExecProbe)
+}
+
+// Reasons of reports that leave the verdict to the kubelet.
+const (
+	ReportNoProbe   = "NoProbe"
+	ReportExecProbe = "ExecProbe"
+)
+
+// ReportMessage is the message of the sidecar's condition: the container's ID first, whose
+// report it is last.
+func ReportMessage(container, text string, o Order) string {
+	return fmt.Sprintf("%s: %s (report %d of %s since %s)", container, text, o.Sequence, o.Reporter, time.UnixMilli(o.Since).UTC().Format(sinceFormat))
+}
+
+const sinceFormat = "2006-01-02T15:04:05.000Z"
+
+// readMessage reads what ReportMessage wrote. What it cannot read is the zero value: such a
+// report is earlier than any.
+func readMessage(message string) (container string, o Order) {
+	container, rest, ok := strings.Cut(message, ": ")
+	if !ok {
+		return "", Order{}
+	}
+	i := strings.LastIndex(rest, " (report ")
+	if i < 0 {
+		return container, Order{}
+	}
+	var since string
+	if n, err := fmt.Sscanf(rest[i:], " (report %d of %s since %s", &o.Sequence, &o.Reporter, &since); n != 3 || err != nil {
+		return container, Order{}
+	}
+	at, err := time.Parse(sinceFormat, strings.TrimSuffix(since, ")"))
+	if err != nil {
+		return container, Order{}
+	}
+	o.Since = at.UnixMilli()
+	return container, o
 }
 
 // PodOf takes from a Pod what decisions read.
@@ -82,10 +141,8 @@ func PodOf(p *corev1.Pod) Pod {
 		case corev1.PodReady:
 			out.Ready = c.Status == corev1.ConditionTrue
 		case v1alpha1.MainReadyCondition:
-			out.Report = Report{Present: true, Ready: c.Status == corev1.ConditionTrue, At: c.LastProbeTime.Time}
-			if id, _, ok := strings.Cut(c.Message, ": "); ok {
-				out.Report.Container = id
-			}
+			out.Report = Report{Present: true, Status: c.Status, Reason: c.Reason, At: c.LastProbeTime.Time}
+			out.Report.Container, out.Report.Order = readMessage(c.Message)
 		}
 	}
 	for _, g := range p.Spec.ReadinessGates {
@@ -135,6 +192,9 @@ func containerOf(c *corev1.Container, pod corev1.RestartPolicy, statuses []corev
 		out.Listed, out.ID, out.Ready, out.Running = true, s.ContainerID, s.Ready, s.State.Running != nil
 		switch {
 		case s.State.Running != nil:
+			if at := s.State.Running.StartedAt; !at.IsZero() {
+				out.Started = at.Unix()
+			}
 		case s.State.Terminated != nil:
 			out.Ended, out.ExitCode = true, s.State.Terminated.ExitCode
 		case s.State.Waiting != nil && s.State.Waiting.Reason != "":
