@@ -37,6 +37,14 @@ type server struct {
 
 func startServer(t *testing.T, http2 bool, handler http.HandlerFunc) *server {
 	t.Helper()
+	s := newServer(http2, handler)
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// newServer listens on loopback, and does not answer yet.
+func newServer(http2 bool, handler http.HandlerFunc) *server {
 	s := &server{Server: httptest.NewUnstartedServer(handler), open: map[net.Conn]bool{}, change: make(chan struct{})}
 	s.EnableHTTP2 = http2
 	s.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes that tests break on purpose
@@ -53,8 +61,6 @@ func startServer(t *testing.T, http2 bool, handler http.HandlerFunc) *server {
 		close(s.change)
 		s.change = make(chan struct{})
 	}
-	s.StartTLS()
-	t.Cleanup(s.Close)
 	return s
 }
 
@@ -83,10 +89,18 @@ func (s *server) dialled() int {
 	return s.opened
 }
 
-func (s *server) trust() func() (*tls.Config, error) {
+func (s *server) trust() func() (*tls.Config, error) { return trust(s.Certificate(), "") }
+
+// certified is a name in the certificate of every test server. It is for those
+// that are reached by an address that the certificate does not have.
+const certified = "example.com"
+
+func trust(cert *x509.Certificate, name string) func() (*tls.Config, error) {
 	roots := x509.NewCertPool()
-	roots.AddCert(s.Certificate())
-	return func() (*tls.Config, error) { return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, nil }
+	roots.AddCert(cert)
+	return func() (*tls.Config, error) {
+		return &tls.Config{RootCAs: roots, ServerName: name, MinVersion: tls.VersionTLS13}, nil
+	}
 }
 
 func newClient(t *testing.T, cfg channel.Config) *channel.Client {
@@ -236,30 +250,6 @@ func TestAnswerBreaksOff(t *testing.T) {
 	}
 }
 
-// A listener that takes connections and never shakes hands must not hold a call
-// longer than the connect bound, though the request bound is far away.
-func TestConnectIsBounded(t *testing.T) {
-	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	c := newClient(t, channel.Config{
-		TLS:            func() (*tls.Config, error) { return &tls.Config{MinVersion: tls.VersionTLS13}, nil },
-		ConnectTimeout: short,
-		RequestTimeout: patience,
-	})
-	start := time.Now()
-	_, err = post(t, c, "https://"+listener.Addr().String())
-	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v, want a deadline exceeded", err)
-	}
-	if took := time.Since(start); took >= patience {
-		t.Errorf("took %v: the request bound ended the call, not the connect bound", took)
-	}
-}
-
 // An idle connection whose peer vanished is found by its pings, so that not
 // even one call has to lose its time on it.
 func TestPingsFindDeadConnection(t *testing.T) {
@@ -286,16 +276,24 @@ func TestPingsFindDeadConnection(t *testing.T) {
 	}
 }
 
+// closeWithTest keeps a test that failed from waiting for a client to hang up.
+func closeWithTest(t *testing.T, conn net.Conn) {
+	context.AfterFunc(t.Context(), func() { _ = conn.Close() })
+}
+
 // network is a TCP relay that can stop to carry bytes without closing anything,
-// as a network does.
+// as a network does, and can lead new connections elsewhere, as a Service does.
 type network struct {
 	url    string
+	target atomic.Pointer[string]
 	silent atomic.Bool
+	dials  atomic.Int32
 	hungUp chan struct{} // gets a value each time the client closes a connection
 }
 
-func (n *network) cut()  { n.silent.Store(true) }
-func (n *network) heal() { n.silent.Store(false) }
+func (n *network) cut()               { n.silent.Store(true) }
+func (n *network) heal()              { n.silent.Store(false) }
+func (n *network) lead(target string) { n.target.Store(&target) }
 
 func startNetwork(t *testing.T, target string) *network {
 	t.Helper()
@@ -304,6 +302,7 @@ func startNetwork(t *testing.T, target string) *network {
 		t.Fatal(err)
 	}
 	n := &network{url: "https://" + listener.Addr().String(), hungUp: make(chan struct{}, 10)}
+	n.lead(target)
 	var running sync.WaitGroup
 	t.Cleanup(func() {
 		_ = listener.Close()
@@ -328,7 +327,9 @@ func startNetwork(t *testing.T, target string) *network {
 			if err != nil {
 				return
 			}
-			upstream, err := net.Dial("tcp", target)
+			closeWithTest(t, client)
+			n.dials.Add(1)
+			upstream, err := net.Dial("tcp", *n.target.Load())
 			if err != nil {
 				_ = client.Close()
 				continue

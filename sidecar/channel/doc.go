@@ -11,7 +11,8 @@
 //   - connecting, from the name look-up to the end of the TLS handshake, is
 //     bounded;
 //   - a request is bounded, from its first byte to the last one of the answer;
-//   - idle connections are watched by HTTP/2 pings;
+//   - idle connections are watched by HTTP/2 pings, and a caller that will be
+//     quiet for long can let its connection go;
 //   - after a transport error the connection is dropped, and the next call
 //     dials anew;
 //   - an answer keeps the connection, whatever it says (403, 404), save one

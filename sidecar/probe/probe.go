@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -43,7 +44,7 @@ const (
 type Result struct {
 	OK     bool
 	Reason string
-	// Detail is for the log. It never has a header or a body in it.
+	// Detail is for the log. It is short, and has nothing in it that the server said.
 	Detail string
 	// At is when what was found was so: when the probe began, or when the file was written.
 	At time.Time
@@ -73,21 +74,20 @@ func New(s settings.Settings) *Prober {
 	if host == "" {
 		host = "localhost"
 	}
-	p := &Prober{spec: s.Probe, address: net.JoinHostPort(host, strconv.Itoa(s.Probe.Port)), headers: s.Headers, timeout: s.Timeout}
-	// No proxy and no connection that is kept: the kubelet's probes have neither, and a
-	// kept connection would go on to an earlier run of the container.
-	p.http = &http.Transport{
-		DisableKeepAlives: true, DisableCompression: true,
-		TLSClientConfig:        &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as the kubelet: a pod's own certificate is mostly for other names
-		MaxResponseHeaderBytes: 64 << 10,
+	// No proxy: the kubelet's probes have none. Protocols are the kubelet's, too.
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(s.Probe.Kind != settings.KindGRPC)
+	protocols.SetHTTP2(s.Probe.Kind == settings.KindHTTPS)
+	protocols.SetUnencryptedHTTP2(s.Probe.Kind == settings.KindGRPC)
+	return &Prober{
+		spec: s.Probe, address: net.JoinHostPort(host, strconv.Itoa(s.Probe.Port)), headers: s.Headers, timeout: s.Timeout,
+		http: &http.Transport{
+			Protocols:         protocols,
+			DisableKeepAlives: true, DisableCompression: true,
+			TLSClientConfig:        &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as the kubelet: a pod's own certificate is mostly for other names
+			MaxResponseHeaderBytes: 64 << 10,
+		},
 	}
-	if s.Probe.Kind == settings.KindGRPC {
-		protocols := new(http.Protocols)
-		protocols.SetUnencryptedHTTP2(true)
-		p.http.Protocols = protocols
-		p.http.DisableKeepAlives = false // HTTP/2 knows it as closing after the request, which the health call does itself
-	}
-	return p
 }
 
 // Probe probes once.
@@ -112,7 +112,7 @@ func (p *Prober) Probe(ctx context.Context) Result {
 	if err == nil {
 		return Result{OK: true, Reason: ReasonSucceeded, At: at}
 	}
-	return Result{Reason: reason(ctx, err), Detail: err.Error(), At: began}
+	return Result{Reason: reason(ctx, err), Detail: bounded(err.Error()), At: began}
 }
 
 // failure is an answer that means no.
@@ -122,6 +122,25 @@ type failure struct {
 }
 
 func (f failure) Error() string { return f.text }
+
+// unreadable hides what a server said: errors about malformed answers repeat them, at length.
+type unreadable struct{ err error }
+
+func (u unreadable) Error() string {
+	return "the request cannot be sent, or its answer cannot be read"
+}
+
+func (u unreadable) Unwrap() error { return u.err }
+
+// maxDetail bounds a line of the log; the longest host names and paths are cut.
+const maxDetail = 256
+
+func bounded(text string) string {
+	if len(text) <= maxDetail {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxDetail], "") + "…"
+}
 
 func reason(ctx context.Context, err error) string {
 	var f failure
@@ -146,32 +165,63 @@ func (p *Prober) connect(ctx context.Context) error {
 	return conn.Close()
 }
 
-func (p *Prober) get(ctx context.Context) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, string(p.spec.Kind)+"://"+p.address+p.spec.Path, http.NoBody)
+// exchange makes one request over a connection of its own, and closes that whatever comes: a
+// kept one would go on to an earlier run of the container, and one that http.Transport has to
+// itself is dialled on after the time-out, and kept for as long as the server says nothing.
+func (p *Prober) exchange(req *http.Request) (*http.Response, []byte, error) {
+	conn, err := p.http.NewClientConn(req.Context(), req.URL.Scheme, p.address)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	req.Header.Set("User-Agent", agent)
-	req.Header.Set("Accept", "*/*")
-	for _, h := range p.headers {
-		if strings.EqualFold(h.Name, "Host") {
-			req.Host = h.Value
-			continue
-		}
-		req.Header[http.CanonicalHeaderKey(h.Name)] = append(req.Header[http.CanonicalHeaderKey(h.Name)], h.Value)
-	}
-	for _, name := range []string{"User-Agent", "Accept"} {
-		// What the pod asks for takes the place of what is sent without it.
-		if values := req.Header[name]; len(values) > 1 {
-			req.Header[name] = values[1:]
-		}
-	}
-	resp, err := p.http.RoundTrip(req)
+	defer func() { _ = conn.Close() }()
+	resp, err := conn.RoundTrip(req)
 	if err != nil {
-		return err
+		return nil, nil, conceal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	_, _ = io.CopyN(io.Discard, resp.Body, maxBody) // some servers mind a client that leaves
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody)) // some servers mind a client that leaves
+	if err != nil {
+		return nil, nil, conceal(err)
+	}
+	return resp, body, nil
+}
+
+func conceal(err error) error {
+	if ours := net.Error(nil); errors.As(err, &ours) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	return unreadable{err}
+}
+
+func (p *Prober) get(ctx context.Context) error {
+	target, err := url.Parse(p.spec.Path)
+	if err != nil {
+		// As the kubelet: what is no path of a URL is escaped to be one.
+		target = &url.URL{Path: p.spec.Path}
+	}
+	target.Scheme, target.Host = string(p.spec.Kind), p.address
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), http.NoBody)
+	if err != nil {
+		return err
+	}
+	for _, h := range p.headers {
+		req.Header.Add(h.Name, h.Value)
+	}
+	// What the pod asks for takes the place of what is sent without it; empty is not sent.
+	for name, standard := range map[string]string{"User-Agent": agent, "Accept": "*/*"} {
+		if _, ok := req.Header[name]; !ok {
+			req.Header.Set(name, standard)
+		} else if name == "Accept" && req.Header.Get(name) == "" {
+			req.Header.Del(name)
+		}
+	}
+	if host := req.Header.Get("Host"); host != "" {
+		req.Host = host
+	}
+	resp, _, err := p.exchange(req)
+	if err != nil {
+		return err
+	}
 	if resp.StatusCode < 200 || resp.StatusCode >= 400 {
 		return failure{ReasonStatus, fmt.Sprintf("the HTTP status is %d", resp.StatusCode)}
 	}
@@ -199,18 +249,15 @@ func (p *Prober) health(ctx context.Context) error {
 	req.Header.Set("Content-Type", "application/grpc")
 	req.Header.Set("Te", "trailers")
 	req.Header.Set("User-Agent", agent)
-	defer p.http.CloseIdleConnections()
-	resp, err := p.http.RoundTrip(req)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	resp, body, err := p.exchange(req)
 	if err != nil {
 		return err
 	}
 	if resp.StatusCode != http.StatusOK {
 		return failure{ReasonStatus, fmt.Sprintf("the HTTP status is %d", resp.StatusCode)}
+	}
+	if len(body) == maxBody {
+		return errMessage // and the status behind it was not read
 	}
 	status := resp.Trailer.Get("Grpc-Status")
 	if status == "" {

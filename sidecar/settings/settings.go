@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/belay-dev/belay/sidecar/wire"
 )
 
 // Names of the variables.
@@ -114,27 +117,59 @@ func Read(getenv func(string) string) (Settings, error) {
 	default:
 		r.errs = append(r.errs, fmt.Errorf("%s is %.32q; it must be info or debug", LogLevel, level))
 	}
-	return s, errors.Join(append(r.errs, s.validate())...)
+	if host, _, err := net.SplitHostPort(s.Collector); err == nil && s.ServerName == "" {
+		s.ServerName = host
+	}
+	return s, errors.Join(append(r.errs, s.validate()...)...)
 }
 
 // validate says everything that is wrong with settings that could be read.
-func (s *Settings) validate() error {
+func (s Settings) validate() []error {
 	var errs []error
-	for name, value := range map[string]string{Namespace: s.Namespace, Pod: s.Pod, PodUID: s.PodUID, Container: s.Container} {
-		if value == "" {
-			errs = append(errs, fmt.Errorf("%s is not set; injection takes it from the pod", name))
+	for _, v := range []struct{ name, value string }{{Namespace, s.Namespace}, {Pod, s.Pod}, {PodUID, s.PodUID}, {Container, s.Container}} {
+		if v.value == "" {
+			errs = append(errs, fmt.Errorf("%s is not set; injection takes it from the pod", v.name))
+		} else if err := reportable(v.name, v.value); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", v.name, err))
 		}
 	}
-	host, port, err := net.SplitHostPort(s.Collector)
-	if n, notNumber := strconv.Atoi(port); err != nil || notNumber != nil || n < 1 || n > 65535 || host == "" {
+	if !isAddress(s.Collector) {
 		errs = append(errs, fmt.Errorf("%s is %.256q; it must be HOST:PORT, with an IPv6 address in brackets", Collector, s.Collector))
-	} else if s.ServerName == "" {
-		s.ServerName = host
 	}
 	if s.PodIP != "" && net.ParseIP(s.PodIP) == nil {
 		errs = append(errs, fmt.Errorf("%s is %.64q, which is no IP address", PodIP, s.PodIP))
 	}
-	return errors.Join(errs...)
+	return errs
+}
+
+// reportable says what keeps a value out of a report: with it, none could ever be sent.
+func reportable(name, value string) error {
+	r := wire.Report{Namespace: "x", Pod: "x", UID: "x", Container: "x", State: wire.StateUnknown, Reason: "X", Reporter: "x", Sequence: 1}
+	switch name {
+	case Namespace:
+		r.Namespace = value
+	case Pod:
+		r.Pod = value
+	case PodUID:
+		r.UID = value
+	case Container:
+		r.Container = value
+	}
+	return r.Validate()
+}
+
+// isAddress reports whether text is HOST:PORT as a URL takes it: one with more in it would
+// send the pod's token to somebody else, or fail on every report.
+func isAddress(text string) bool {
+	host, port, err := net.SplitHostPort(text)
+	if err != nil || host == "" {
+		return false
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return false
+	}
+	u, err := url.Parse("https://" + text + "/")
+	return err == nil && u.Host == text && u.Path == "/"
 }
 
 // List is every variable with its value, in the order in which people read them.

@@ -149,6 +149,7 @@ func TestWebhookOptions(t *testing.T) {
 			o := &webhookOptions{}
 			fs := pflag.NewFlagSet("x", pflag.ContinueOnError)
 			o.add(fs)
+			o.sidecars.add(fs)
 			fs.StringVar(&o.listen, "listen", NewWebhookCommand().Flags().Lookup("listen").DefValue, "")
 			fs.StringSliceVar(&o.dnsNames, "dns-names", nil, "")
 			if err := fs.Parse(c.args); err != nil {

@@ -18,12 +18,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 	"github.com/belay-dev/belay/webhook/internal/controller/anchor"
 	"github.com/belay-dev/belay/webhook/internal/controller/recovery"
 	"github.com/belay-dev/belay/webhook/internal/controller/registration"
+	"github.com/belay-dev/belay/webhook/internal/controller/trust"
 	"github.com/belay-dev/belay/webhook/internal/controller/turns"
 	"github.com/belay-dev/belay/webhook/internal/facts"
 )
@@ -38,6 +39,7 @@ type controllerOptions struct {
 	controllerAccount string
 	injectCAFrom      string
 	ownerAnnotation   bool
+	sidecarAnnotation bool
 	leaderElect       bool
 	leaseDuration     time.Duration
 	renewDeadline     time.Duration
@@ -51,7 +53,7 @@ func NewControllerCommand() *cobra.Command {
 		Use:   "belay-controller",
 		Short: "Accepts policies, registers them, binds and expires Anchors, and brings failed objects back",
 		Long: `belay-controller accepts policies, keeps the API server's webhook configurations
-as the accepted policies want them, binds, expires and releases Anchors, and brings
+as the accepted policies want them, brings the CA to the namespaces of sidecars, binds, expires and releases Anchors, and brings
 failed objects back when the Pods that failed are ready again. One replica works at a
 time. When it is away admission goes on: Anchors are bound, or expire, and objects
 recover, when it is back.`,
@@ -76,6 +78,7 @@ recover, when it is back.`,
 	fs.StringVar(&o.controllerAccount, "service-account", "belay-controller", "service account of this process, whose rights policies need")
 	fs.StringVar(&o.injectCAFrom, "inject-ca-from", "", "NAMESPACE/NAME of the cert-manager Certificate whose CA is injected; empty: belay manages its CA itself")
 	fs.BoolVar(&o.ownerAnnotation, "owner-annotation", true, "serve the annotation belay.dev/owner")
+	fs.BoolVar(&o.sidecarAnnotation, "sidecar-annotation", true, "serve the annotation belay.dev/sidecar")
 	fs.BoolVar(&o.leaderElect, "leader-elect", true, "work only while holding the Lease belay-controller in --namespace")
 	fs.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long others wait for a leader that went silent")
 	fs.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long a leader tries to renew before it gives up")
@@ -128,17 +131,19 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	}
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: s, Logger: log, MapperProvider: mapperFor,
-		Metrics:                metricsserver.Options{BindAddress: o.metricsAddr},
-		HealthProbeBindAddress: o.probeAddr, ReadinessEndpointName: "/readyz", LivenessEndpointName: "/livez",
+		Metrics: metricsserver.Options{BindAddress: o.metricsAddr}, HealthProbeBindAddress: "0",
 		LeaderElection: o.leaderElect, LeaderElectionID: "belay-controller", LeaderElectionNamespace: o.namespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaseDuration:                 &o.leaseDuration, RenewDeadline: &o.renewDeadline, RetryPeriod: &o.retryPeriod,
 		Cache: cache.Options{
 			DefaultTransform: cache.TransformStripManagedFields(),
-			// The only Secret that belay may read is its own CA.
+			// The only Secret that belay may read is its own CA, and the only ConfigMaps are those
+			// that bring it to sidecars.
 			ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {
 				Namespaces: map[string]cache.Config{o.namespace: {}},
 				Field:      fields.OneTermEqualSelector("metadata.name", o.caSecret),
+			}, &corev1.ConfigMap{}: {
+				Field: fields.OneTermEqualSelector("metadata.name", v1alpha1.CABundleName),
 			}},
 		},
 	})
@@ -163,7 +168,7 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	if err := registration.Setup(mgr, facts.Fresh{Reader: find}, registration.Options{
 		Endpoint:     registration.Endpoint{URL: o.webhookURL, ServiceNamespace: o.namespace, ServiceName: o.webhookService, ServicePort: o.webhookPort},
 		OwnNamespace: o.namespace, WebhookAccount: o.webhookAccount, ControllerAccount: o.controllerAccount,
-		Annotation: o.ownerAnnotation, InjectCAFrom: o.injectCAFrom, CASecret: o.caSecret,
+		Annotation: o.ownerAnnotation, SidecarAnnotation: o.sidecarAnnotation, InjectCAFrom: o.injectCAFrom, CASecret: o.caSecret,
 	}); err != nil {
 		return fmt.Errorf("setting up registration: %w", err)
 	}
@@ -185,19 +190,16 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	if err := turns.Setup(mgr, o.namespace); err != nil {
 		return fmt.Errorf("setting up the removal of leases: %w", err)
 	}
-	if err := o.checks(mgr); err != nil {
+	if err := trust.Setup(mgr, o.namespace); err != nil {
+		return fmt.Errorf("setting up the distribution of the CA: %w", err)
+	}
+	synced := &gate{Reader: mgr.GetCache()}
+	if err := mgr.Add(cacheSync{synced, mgr.GetCache()}); err != nil {
 		return err
 	}
+	core := newCore(ctx, log, 0) // nobody calls it
 	log.Info("starting belay-controller", "version", version, "namespace", o.namespace)
-	if err := mgr.Start(ctx); err != nil {
-		return fmt.Errorf("belay-controller stopped: %w", err)
-	}
-	return nil
-}
-
-func (o *controllerOptions) checks(mgr manager.Manager) error {
-	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return err
-	}
-	return mgr.AddReadyzCheck("ping", healthz.Ping)
+	return core.run("belay-controller", o.probeAddr, map[string]healthz.Checker{
+		"live": core.Live, "draining": core.draining, "caches-synced": synced.check,
+	}, mgr, synced)
 }

@@ -2,9 +2,7 @@ package app
 
 import (
 	"fmt"
-	"net"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -126,19 +124,6 @@ func mapperFor(cfg *rest.Config, _ *http.Client) (meta.RESTMapper, error) {
 		return nil, err
 	}
 	return apiutil.NewDynamicRESTMapper(bounded, hc)
-}
-
-// splitListen reads ":9443" or "127.0.0.1:9443".
-func splitListen(addr string) (string, int, error) {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return "", 0, usagef("--listen %q: %w", addr, err)
-	}
-	n, err := strconv.Atoi(port)
-	if err != nil || n < 1 || n > 65535 {
-		return "", 0, usagef("--listen %q: the port must be from 1 to 65535", addr)
-	}
-	return host, n, nil
 }
 
 func registerMetrics() { metrics.MustRegister() }

@@ -14,7 +14,6 @@ import (
 	"github.com/cert-manager/cert-manager/pkg/server/tls/authority"
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,7 +32,9 @@ import (
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 	"github.com/belay-dev/belay/webhook/internal/admission"
+	"github.com/belay-dev/belay/webhook/internal/collector"
 	"github.com/belay-dev/belay/webhook/internal/facts"
+	"github.com/belay-dev/belay/webhook/internal/health"
 	"github.com/belay-dev/belay/webhook/internal/naming"
 	"github.com/belay-dev/belay/webhook/internal/owner"
 	"github.com/belay-dev/belay/webhook/internal/replace"
@@ -42,11 +43,13 @@ import (
 // webhookOptions are the flags of belay-webhook.
 type webhookOptions struct {
 	common
+	sidecars sidecarOptions
 	listen   string
 	dnsNames []string
 	certDir  string
 	clientCA string
 	http2    bool
+	drain    time.Duration
 }
 
 // NewWebhookCommand is the command belay-webhook.
@@ -59,7 +62,8 @@ func NewWebhookCommand() *cobra.Command {
 being created a reference to their owner, or to an Anchor that holds the owner's
 place; it names them, marks them with the work that they are for, and answers
 creates whose name is taken from the state of what has it; and it lets failed objects
-recover only when the Pods that failed are ready again. It has no state of its own; run
+recover only when the Pods that failed are ready again. It adds sidecars to Pods, and its
+collector takes what they report, on a port of its own. It has no state of its own; run
 as many replicas as you like.
 
 Paths:
@@ -70,6 +74,14 @@ Paths:
   /validate/name/POLICY   checks the name, answers for one that is taken, replaces
   /mutate/recovery/POLICY    keeps the record of the Pods that failed, as RecoveryPolicy POLICY says
   /validate/recovery/POLICY  asks for evidence before an object leaves its failed phase
+  /mutate/sidecar/POLICY     adds sidecars to Pods, as RecoveryPolicy POLICY says
+  /mutate/sidecar            adds one where annotation belay.dev/sidecar asks for it
+  /validate/sidecar[/POLICY] checks that the final Pod works with its sidecar
+
+Probes are answered on a listener of their own: /livez says that the core runs (manager,
+certificates, collector), /readyz that this replica can be called. Both take ?verbose, and
+the name of a check: /readyz/certificate. When a part of the core stops, the process ends
+with exit code 70 and the reason.
 
 The serving certificate is signed by a CA that the replicas share in a Secret
 (--ca-secret), unless --cert-dir names a folder with tls.crt and tls.key, such as
@@ -83,11 +95,13 @@ one mounted from a cert-manager Certificate.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	o.add(cmd.Flags())
+	o.sidecars.add(cmd.Flags())
 	cmd.Flags().StringVar(&o.listen, "listen", ":9443", "address of the admission server")
 	cmd.Flags().StringSliceVar(&o.dnsNames, "dns-names", nil, "names in the self-managed certificate; empty: those of the Service belay-webhook in --namespace")
 	cmd.Flags().StringVar(&o.certDir, "cert-dir", "", "folder with tls.crt and tls.key; empty: belay manages its certificates itself")
 	cmd.Flags().StringVar(&o.clientCA, "client-ca-file", "", "PEM file of a CA; only callers with a client certificate of it are answered. The API server presents one when its --admission-control-config-file says so. Empty: whoever reaches the port is answered")
 	cmd.Flags().BoolVar(&o.http2, "http2", true, "speak HTTP/2. An API server then sends all its calls over one connection, to one replica; with HTTP/1.1 they spread over the replicas")
+	cmd.Flags().DurationVar(&o.drain, "drain", 3*time.Second, "how long /readyz fails after SIGTERM before the process stops: others need that long to hear of it")
 	return cmd
 }
 
@@ -95,13 +109,19 @@ func (o *webhookOptions) complete() (host string, port int, err error) {
 	if err := o.validate(); err != nil {
 		return "", 0, err
 	}
+	if o.drain < 0 || o.drain > time.Minute {
+		return "", 0, usagef("--drain %s: must be from 0s to 1m", o.drain)
+	}
 	if len(o.dnsNames) == 0 {
 		o.dnsNames = []string{
 			fmt.Sprintf("belay-webhook.%s.svc", o.namespace),
 			fmt.Sprintf("belay-webhook.%s.svc.cluster.local", o.namespace),
 		}
 	}
-	return splitListen(o.listen)
+	if err := o.sidecars.complete(o.namespace); err != nil {
+		return "", 0, err
+	}
+	return splitAddress("listen", o.listen)
 }
 
 func (o *webhookOptions) run(ctx context.Context) error {
@@ -120,7 +140,11 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	server, source := o.server(cfg, host, port, clients)
+	core := newCore(ctx, log, o.drain)
+	server, certs, err := o.server(cfg, core, host, port, clients)
+	if err != nil {
+		return err
+	}
 	mgr, err := o.manager(cfg, log, server)
 	if err != nil {
 		return err
@@ -166,9 +190,18 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("building the client of Pods: %w", err)
 	}
-	watched, err := o.watchPods(ctx, mgr, kube, policies.recoveries)
+	waiting := facts.NewWaiting(dyn)
+	watched, err := o.watchPods(ctx, mgr, kube, policies.recoveries, waiting)
 	if err != nil {
 		return err
+	}
+	bundles := &facts.Bundles{Kube: kube, Mapper: mgr.GetRESTMapper()}
+	if err := mgr.Add(manager.RunnableFunc(bundles.Start)); err != nil {
+		return err
+	}
+	i := &admission.Sidecar{
+		Policies: policies.recoveries, Modes: modes, Config: o.sidecars.config(o.dnsNames), CA: o.sidecars.source(bundles),
+		Log: log.WithName("sidecar"), OwnNamespace: o.namespace,
 	}
 	g := &admission.Recovery{
 		Policies: policies.recoveries, Modes: modes, Pods: facts.NewPods(kube, watched),
@@ -185,43 +218,42 @@ func (o *webhookOptions) run(ctx context.Context) error {
 		admission.ValidateNamePath + "/":     n.Validate(),
 		admission.MutateRecoveryPath + "/":   g.Mutate(),
 		admission.ValidateRecoveryPath + "/": g.Validate(),
+		admission.MutateSidecarPath:          i.Mutate(),
+		admission.MutateSidecarPath + "/":    i.Mutate(),
+		admission.ValidateSidecarPath:        i.Validate(),
+		admission.ValidateSidecarPath + "/":  i.Validate(),
 	} {
 		server.Register(path, bodies.Handler(handler))
 	}
 
-	if err := o.checks(mgr, server, source, cached); err != nil {
+	reports := &collector.Collector{
+		Tokens: collector.NewTokens(kube.AuthenticationV1().TokenReviews()), Pods: collector.Pods{Kube: kube, Cached: watched},
+		Modes: modes, Waiting: waiting, Log: log.WithName("collector"),
+	}
+	collects, err := listenCollector(o.sidecars.listen, certs, reports.Handler(), log.WithName("collector"))
+	if err != nil {
 		return err
 	}
-	log.Info("starting belay-webhook", "version", version, "listen", o.listen, "namespace", o.namespace)
-	if err := serve(ctx, log, mgr, source, cached); err != nil {
-		return fmt.Errorf("belay-webhook stopped: %w", err)
+	compiled := &health.Flag{Missing: "the policies in force are not compiled yet"}
+	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { return policies.compile(ctx, mgr.GetCache(), compiled, log) })); err != nil {
+		return err
 	}
-	return nil
+	ready := map[string]healthz.Checker{
+		"live": core.Live, "draining": core.draining, "caches-synced": cached.check, "policies-compiled": compiled.Check,
+		"listener": o.listens(server), "collector": collects.answers,
+		"certificate": (&health.Certificate{Served: func() (*tls.Certificate, error) { return certs(nil) }, Live: mgr.GetAPIReader()}).Check,
+	}
+	log.Info("starting belay-webhook", "version", version, "listen", o.listen, "collector", o.sidecars.listen, "namespace", o.namespace)
+	core.Go("collector", collects.run)
+	return core.run("belay-webhook", o.probeAddr, ready, mgr, cached)
 }
 
-// serve runs the manager, and the certificate source beside it: a manager starts
-// what it is given only when its caches are synced, and until then there would be
-// no certificate, hence no answer.
-func serve(ctx context.Context, log logr.Logger, mgr manager.Manager, source *servertls.DynamicSource, g *gate) error {
-	core, ctx := errgroup.WithContext(logr.NewContext(ctx, log))
-	core.Go(func() error { return mgr.Start(ctx) })
-	if source != nil {
-		core.Go(func() error { return source.Start(ctx) })
+// listens is the check that the admission server answers.
+func (o *webhookOptions) listens(server webhook.Server) healthz.Checker {
+	if o.clientCA != "" {
+		return healthz.Ping // it would have to show a certificate
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- core.Wait() }()
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-	}
-	if !g.synced.Load() {
-		// A manager whose caches are not synced does not hear the signal: it waits for
-		// them first. There is no traffic yet that would have to be drained.
-		log.Info("stopping before the caches were synced")
-		return nil
-	}
-	return <-ended
+	return server.StartedChecker()
 }
 
 // clientCAs reads the CA of the callers; nil for none.
@@ -244,9 +276,10 @@ func (o *webhookOptions) clientCAs() (*x509.CertPool, error) {
 // the start the CA takes a few round trips.
 const certificateRetry = 200 * time.Millisecond
 
-// server builds the TLS server, and the source of its certificate when belay
-// manages that itself.
-func (o *webhookOptions) server(cfg *rest.Config, host string, port int, clients *x509.CertPool) (webhook.Server, *servertls.DynamicSource) {
+// server builds the TLS server, and what gives its certificate, whose loop is added to the
+// core: a manager would start it only when its caches are synced, and until then there would
+// be no certificate, hence no answer.
+func (o *webhookOptions) server(cfg *rest.Config, core *core, host string, port int, clients *x509.CertPool) (webhook.Server, certificates, error) {
 	opts := webhook.Options{Host: host, Port: port, CertDir: o.certDir}
 	opts.TLSOpts = append(opts.TLSOpts, func(c *tls.Config) {
 		c.MinVersion = tls.VersionTLS12
@@ -258,7 +291,13 @@ func (o *webhookOptions) server(cfg *rest.Config, host string, port int, clients
 		}
 	})
 	if o.certDir != "" {
-		return webhook.NewServer(opts), nil
+		w, err := watchedCertificate(o.certDir)
+		if err != nil {
+			return nil, nil, err
+		}
+		core.Go(certificatesLoop, w.Start)
+		opts.TLSOpts = append(opts.TLSOpts, func(c *tls.Config) { c.GetCertificate = w.GetCertificate })
+		return webhook.NewServer(opts), w.GetCertificate, nil
 	}
 	source := &servertls.DynamicSource{
 		DNSNames:      o.dnsNames,
@@ -268,8 +307,9 @@ func (o *webhookOptions) server(cfg *rest.Config, host string, port int, clients
 			SecretLabels: map[string]string{"app.kubernetes.io/name": "belay"},
 		},
 	}
+	core.Go(certificatesLoop, source.Start)
 	opts.TLSOpts = append(opts.TLSOpts, func(c *tls.Config) { c.GetCertificate = source.GetCertificate })
-	return webhook.NewServer(opts), source
+	return webhook.NewServer(opts), source.GetCertificate, nil
 }
 
 func (o *webhookOptions) manager(cfg *rest.Config, log logr.Logger, server webhook.Server) (manager.Manager, error) {
@@ -279,8 +319,7 @@ func (o *webhookOptions) manager(cfg *rest.Config, log logr.Logger, server webho
 	}
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: s, Logger: log, WebhookServer: server, MapperProvider: mapperFor,
-		Metrics:                metricsserver.Options{BindAddress: o.metricsAddr},
-		HealthProbeBindAddress: o.probeAddr, ReadinessEndpointName: "/readyz", LivenessEndpointName: "/livez",
+		Metrics: metricsserver.Options{BindAddress: o.metricsAddr}, HealthProbeBindAddress: "0",
 		Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 	})
 	if err != nil {
@@ -316,13 +355,7 @@ func (o *webhookOptions) stores(ctx context.Context, mgr manager.Manager) (*gate
 	if _, err := mgr.GetCache().GetInformer(ctx, &ns, cache.BlockUntilSynced(false)); err != nil {
 		return nil, stores, fmt.Errorf("watching namespaces: %w", err)
 	}
-	err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
-		if mgr.GetCache().WaitForCacheSync(ctx) {
-			g.synced.Store(true)
-		}
-		return nil
-	}))
-	return g, stores, err
+	return g, stores, mgr.Add(cacheSync{g, mgr.GetCache()})
 }
 
 // watchDeleted watches a kind of policy, and tells its store which were deleted.
@@ -349,15 +382,17 @@ func watchDeleted[O client.Object](ctx context.Context, mgr manager.Manager, kin
 	return nil
 }
 
-// watchPods watches the Pods that RecoveryPolicies in force select.
-func (o *webhookOptions) watchPods(ctx context.Context, mgr manager.Manager, kube kubernetes.Interface, policies *facts.RecoveryPolicies) (*facts.PodWatch, error) {
+// watchPods watches the Pods that RecoveryPolicies in force select, those that got a sidecar
+// by annotation, and the objects that wait for what sidecars report.
+func (o *webhookOptions) watchPods(ctx context.Context, mgr manager.Manager, kube kubernetes.Interface, policies *facts.RecoveryPolicies, waiting *facts.Waiting) (*facts.PodWatch, error) {
 	watched := facts.NewPodWatch(kube, nil)
 	want := func() {
 		var all v1alpha1.RecoveryPolicyList
 		if err := mgr.GetCache().List(ctx, &all); err != nil {
 			return // the cache has stopped
 		}
-		var selectors []string
+		selectors := []string{v1alpha1.SidecarLabel + "=" + v1alpha1.SidecarByAnnotation}
+		wanted := map[string]*facts.RecoveryPolicy{}
 		for i := range all.Items {
 			if all.Items[i].Status.InForce == nil {
 				continue
@@ -365,9 +400,11 @@ func (o *webhookOptions) watchPods(ctx context.Context, mgr manager.Manager, kub
 			// One that does not compile any more is told in its status; its Pods are read live.
 			if p, err := policies.Compile(&all.Items[i]); err == nil {
 				selectors = append(selectors, p.Expressions.Selectors()...)
+				wanted[all.Items[i].Name] = p
 			}
 		}
 		watched.Want(selectors)
+		waiting.Want(wanted)
 	}
 	inf, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.RecoveryPolicy{}, cache.BlockUntilSynced(false))
 	if meta.IsNoMatchError(err) {
@@ -381,40 +418,82 @@ func (o *webhookOptions) watchPods(ctx context.Context, mgr manager.Manager, kub
 	if err != nil {
 		return nil, fmt.Errorf("watching RecoveryPolicies: %w", err)
 	}
+	// Where there is no policy, no event says so.
+	watched.Want([]string{v1alpha1.SidecarLabel + "=" + v1alpha1.SidecarByAnnotation})
+	if err := mgr.Add(manager.RunnableFunc(waiting.Start)); err != nil {
+		return nil, err
+	}
 	return watched, mgr.Add(manager.RunnableFunc(watched.Start))
 }
 
-func (o *webhookOptions) checks(mgr manager.Manager, server webhook.Server, source *servertls.DynamicSource, g *gate) error {
-	listens := server.StartedChecker()
-	if o.clientCA != "" {
-		listens = func(*http.Request) error { return nil } // it would have to show a certificate
+// compile compiles what is in force, once the caches are synced: the first reviews find it
+// done. What does not compile any more is told in its status and here, and is no reason to
+// answer for nothing.
+func (s policyStores) compile(ctx context.Context, c cache.Cache, done *health.Flag, log logr.Logger) error {
+	if !c.WaitForCacheSync(ctx) {
+		return nil
 	}
-	ready := map[string]healthz.Checker{
-		"caches-synced": func(*http.Request) error {
-			if !g.synced.Load() {
-				return errNotSynced
-			}
-			return nil
-		},
-		"listener": listens,
-	}
-	if source != nil {
-		ready["certificate"] = func(*http.Request) error {
-			if !source.Healthy() {
-				return fmt.Errorf("no serving certificate yet")
-			}
-			return nil
+	failed := func(err error, kind, name string) {
+		if err != nil {
+			log.Error(err, "policy in force does not compile", "kind", kind, "policy", name)
 		}
 	}
-	for name, check := range ready {
-		if err := mgr.AddReadyzCheck(name, check); err != nil {
-			return fmt.Errorf("adding readiness check %s: %w", name, err)
+	var owners v1alpha1.OwnerPolicyList
+	if c.List(ctx, &owners) == nil {
+		for i := range owners.Items {
+			if p := &owners.Items[i]; p.Status.InForce != nil {
+				_, err := s.owners.Compile(p)
+				failed(err, "OwnerPolicy", p.Name)
+			}
 		}
 	}
-	return mgr.AddHealthzCheck("ping", healthz.Ping)
+	var names v1alpha1.NamePolicyList
+	if c.List(ctx, &names) == nil {
+		for i := range names.Items {
+			if p := &names.Items[i]; p.Status.InForce != nil {
+				_, err := s.names.Compile(p)
+				failed(err, "NamePolicy", p.Name)
+			}
+		}
+	}
+	var recoveries v1alpha1.RecoveryPolicyList
+	if c.List(ctx, &recoveries) == nil {
+		for i := range recoveries.Items {
+			if p := &recoveries.Items[i]; p.Status.InForce != nil {
+				_, err := s.recoveries.Compile(p)
+				failed(err, "RecoveryPolicy", p.Name)
+			}
+		}
+	}
+	done.Set()
+	return nil
+}
+
+// cacheSync opens a gate when its cache is synced.
+type cacheSync struct {
+	gate  *gate
+	cache cache.Cache
+}
+
+// NeedLeaderElection says that every replica has a cache of its own.
+func (cacheSync) NeedLeaderElection() bool { return false }
+
+// Start waits for the cache.
+func (c cacheSync) Start(ctx context.Context) error {
+	if c.cache.WaitForCacheSync(ctx) {
+		c.gate.synced.Store(true)
+	}
+	return nil
 }
 
 var errNotSynced = fmt.Errorf("the caches are not synced yet")
+
+func (g *gate) check(*http.Request) error {
+	if !g.synced.Load() {
+		return errNotSynced
+	}
+	return nil
+}
 
 // gate is a cache that refuses reads until it is synced. A read of the cache
 // itself would wait for that, and use up the time of the request.

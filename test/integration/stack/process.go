@@ -23,6 +23,8 @@ type Process struct {
 	Name string
 	// Port is that of the admission server; 0 for a controller.
 	Port int
+	// CollectorPort is that of the collector; 0 for a controller.
+	CollectorPort int
 	// ProbePort and MetricsPort are those of /readyz and /metrics.
 	ProbePort, MetricsPort int
 	// Log is the path of its log.
@@ -37,7 +39,10 @@ type Process struct {
 // startProcess runs a binary. Where the system can, the process dies with the
 // thread that started it, which is kept for that: a test that crashes leaves
 // nothing behind.
-func startProcess(name, binary, log string, args []string) (*Process, error) {
+//
+// env are variables, NAME=value, that take the place of the test's own; none of them means
+// all of those.
+func startProcess(name, binary, log string, args []string, env ...string) (*Process, error) {
 	out, err := os.Create(filepath.Clean(log))
 	if err != nil {
 		return nil, fmt.Errorf("creating the log of %s: %w", name, err)
@@ -45,6 +50,7 @@ func startProcess(name, binary, log string, args []string) (*Process, error) {
 	p := &Process{Name: name, Log: log, done: make(chan struct{})}
 	p.cmd = exec.Command(binary, args...)
 	p.cmd.Stdout, p.cmd.Stderr = out, out
+	p.cmd.Env = env
 	p.cmd.SysProcAttr = dieWithParent()
 	started := make(chan error)
 	go func() {

@@ -69,15 +69,17 @@ type Stack struct {
 	// Dir has the logs.
 	Dir string
 
-	o        Options
-	mapper   meta.RESTMapper
-	bin      string
-	front    *front
-	ownDir   bool
-	mu       sync.Mutex
-	webhooks []*Process
-	control  []*Process
-	started  int
+	o      Options
+	mapper meta.RESTMapper
+	bin    string
+	front  *front
+	// collectors is in front of the collectors.
+	collectors *front
+	ownDir     bool
+	mu         sync.Mutex
+	webhooks   []*Process
+	control    []*Process
+	started    int
 }
 
 // Start runs a control plane, installs belay and starts its processes. What was
@@ -105,6 +107,9 @@ func Start(ctx context.Context, o Options) (_ *Stack, err error) {
 		}
 	}
 	if s.front, err = newFront(); err != nil {
+		return nil, err
+	}
+	if s.collectors, err = newFront(); err != nil {
 		return nil, err
 	}
 	if err = s.install(ctx); err != nil {
@@ -285,7 +290,7 @@ func (s *Stack) start(ctx context.Context, kind, account string, faults *Faults,
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(3)
+	ports, err := freePorts(4)
 	if err != nil {
 		return nil, err
 	}
@@ -326,15 +331,19 @@ func (s *Stack) StartWebhook(ctx context.Context) (*Process, error) {
 // LaunchWebhook starts a belay-webhook and leaves it alone: it gets no traffic, and
 // Stop does not know it.
 func (s *Stack) LaunchWebhook(ctx context.Context) (*Process, error) {
-	var port int
+	var port, collector int
 	p, err := s.start(ctx, "webhook", WebhookAccount, s.WebhookFaults, func(ports []int) []string {
 		port = ports[2]
-		return append([]string{fmt.Sprintf("--listen=127.0.0.1:%d", port), "--dns-names=localhost"}, s.o.WebhookFlags...)
+		collector = ports[3]
+		return append([]string{
+			fmt.Sprintf("--listen=127.0.0.1:%d", port), fmt.Sprintf("--collector-listen=127.0.0.1:%d", collector),
+			"--collector-address=" + s.CollectorAddress(), "--dns-names=localhost", "--drain=0s",
+		}, s.o.WebhookFlags...)
 	})
 	if err != nil {
 		return nil, err
 	}
-	p.Port = port
+	p.Port, p.CollectorPort = port, collector
 	return p, nil
 }
 
@@ -360,6 +369,9 @@ func (s *Stack) StartController(ctx context.Context) (*Process, error) {
 // WebhookURL is where the API server reaches the webhooks.
 func (s *Stack) WebhookURL() string { return fmt.Sprintf("https://localhost:%d", s.front.port()) }
 
+// CollectorAddress is where sidecars reach the collectors.
+func (s *Stack) CollectorAddress() string { return fmt.Sprintf("localhost:%d", s.collectors.port()) }
+
 // Connections is how many connections the API server has made to the webhooks.
 func (s *Stack) Connections() int64 { return s.front.calls.Load() }
 
@@ -367,7 +379,7 @@ func (s *Stack) Connections() int64 { return s.front.calls.Load() }
 func (s *Stack) Detach(ps ...*Process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var keep []string
+	var keep, collect []string
 	for _, w := range s.webhooks {
 		gone := len(ps) == 0
 		for _, p := range ps {
@@ -375,9 +387,11 @@ func (s *Stack) Detach(ps ...*Process) {
 		}
 		if !gone {
 			keep = append(keep, fmt.Sprintf("127.0.0.1:%d", w.Port))
+			collect = append(collect, fmt.Sprintf("127.0.0.1:%d", w.CollectorPort))
 		}
 	}
 	s.front.set(keep, true)
+	s.collectors.set(collect, true)
 }
 
 // Attach brings all running webhooks back into the traffic.
@@ -386,15 +400,17 @@ func (s *Stack) Attach() { s.route(true) }
 func (s *Stack) route(cut bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []string
+	var all, collect []string
 	for _, w := range s.webhooks {
 		select {
 		case <-w.done:
 		default:
 			all = append(all, fmt.Sprintf("127.0.0.1:%d", w.Port))
+			collect = append(collect, fmt.Sprintf("127.0.0.1:%d", w.CollectorPort))
 		}
 	}
 	s.front.set(all, cut)
+	s.collectors.set(collect, cut)
 }
 
 // Webhooks are the webhooks that were started, in order.
@@ -493,8 +509,10 @@ func (s *Stack) Stop() error {
 	for _, p := range append(s.Controllers(), s.Webhooks()...) {
 		errs = append(errs, p.Stop())
 	}
-	if s.front != nil {
-		s.front.close()
+	for _, f := range []*front{s.front, s.collectors} {
+		if f != nil {
+			f.close()
+		}
 	}
 	for _, f := range []*Faults{s.WebhookFaults, s.ControllerFaults} {
 		if f != nil {

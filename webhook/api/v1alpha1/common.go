@@ -26,10 +26,41 @@ const (
 	// main container. Its message begins with the ID of the container that it is about and
 	// a colon with a blank; its lastProbeTime is when the report came.
 	MainReadyCondition = "belay.dev/MainReady"
+	// WitnessAudience is the audience of the tokens by which sidecars report.
+	WitnessAudience = "belay.dev"
+	// SidecarAnnotation on a Pod asks for a sidecar where no policy does, with the value
+	// SidecarInject, or declines the one that a policy asks for, with SidecarSkip. Without a
+	// sidecar a Pod has no witness.
+	SidecarAnnotation = "belay.dev/sidecar"
+	// ProbeAnnotation on a Pod is how its sidecar probes the main container, in the place of
+	// its readinessProbe: http://:8080/healthz, https://:8443/, tcp://:5432,
+	// grpc://:9000/SERVICE, file://VOLUME/PATH, or none.
+	ProbeAnnotation = "belay.dev/probe"
+	// SidecarLabel marks Pods that have a sidecar: SidecarByPolicy or SidecarByAnnotation.
+	SidecarLabel = "belay.dev/sidecar"
+	// SidecarName is the name of the sidecar's container.
+	SidecarName = "belay-sidecar"
+	// CABundleName is the name of the ConfigMap in opted-in namespaces, and of the
+	// ClusterTrustBundle, that has the CA of belay's collector, in CABundleKey.
+	CABundleName = "belay-ca"
+	// CABundleKey is the key of that ConfigMap.
+	CABundleKey = "ca.crt"
 	// NoPodUID in a record is no Pod's UID. Beside others it says that more Pods failed than
 	// the record has room for; alone, that the object failed and nothing was recorded.
 	// Either way no evidence can ever be found for it.
 	NoPodUID = "00000000-0000-0000-0000-000000000000"
+)
+
+// Values of SidecarAnnotation.
+const (
+	SidecarInject = "inject"
+	SidecarSkip   = "skip"
+)
+
+// Values of SidecarLabel.
+const (
+	SidecarByPolicy     = "policy"
+	SidecarByAnnotation = "annotation"
 )
 
 // Types of the causes in the answers of a NamePolicy, in details.causes. They are for
@@ -65,6 +96,8 @@ const (
 	NameEntryDomain = ".name.belay.dev"
 	// RecoveryEntryDomain ends the names of the entries of RecoveryPolicies.
 	RecoveryEntryDomain = ".recovery.belay.dev"
+	// SidecarEntryDomain ends the names of the entries by which Pods get sidecars.
+	SidecarEntryDomain = ".sidecar.belay.dev"
 )
 
 // Values of ModeLabel.
@@ -91,6 +124,10 @@ const ReasonReplaced = "Replaced"
 // ReasonNameHeld is the reason of events on objects that have held a name for minutes
 // although they are being deleted, while others wait for it.
 const ReasonNameHeld = "NameHeld"
+
+// ReasonNameTaken is the reason of events on objects that have the name under which sidecars
+// look for belay's CA.
+const ReasonNameTaken = "NameTaken"
 
 // Reasons of events on objects that a RecoveryPolicy is about.
 const (

@@ -346,3 +346,18 @@ func (w *PodWatch) Pods(q PodQuery) ([]recovery.Pod, bool) {
 	}
 	return i.pods(q)
 }
+
+// Pod finds a Pod by its name among those that are watched, whichever labels it is watched
+// for.
+func (w *PodWatch) Pod(namespace, name string) (recovery.Pod, bool) {
+	w.mu.Lock()
+	watches := slices.Collect(maps.Values(w.watches))
+	w.mu.Unlock()
+	for _, i := range watches {
+		obj, exists, err := i.informer.GetStore().GetByKey(namespace + "/" + name)
+		if p, ok := obj.(*watchedPod); err == nil && exists && ok {
+			return p.pod, true
+		}
+	}
+	return recovery.Pod{}, false
+}

@@ -12,11 +12,17 @@ const (
 	Denied  = "denied"
 )
 
+// Values of the label result of reports.
+const (
+	ReportAccepted = "accepted"
+	ReportRefused  = "refused"
+)
+
 var (
 	// Decisions counts admission decisions.
 	Decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "belay_admission_decisions_total",
-		Help: "Admission decisions by webhook (owner, name, recovery), phase (mutate, validate), mode (enforce, warn), decision (allowed, denied) and reason.",
+		Help: "Admission decisions by webhook (owner, name, recovery, sidecar), phase (mutate, validate), mode (enforce, warn), decision (allowed, denied) and reason.",
 	}, []string{"webhook", "phase", "mode", "decision", "reason"})
 
 	// Duration is how long a review took from its last byte to the answer.
@@ -50,6 +56,25 @@ var (
 		Help: "Looks of belay-controller at failed objects, by what came of them: Recovered, AllowedByAnnotation, the reason why not (PodGone, PodReplaced, PodDeleting, PodNotRunning, PodNotReady, MainMissing, MainNotRunning, ReportMissing, ReportStale, ReportNotReady, Overflow, OtherPodFailing, Terminal, NoRecord), Conflict, WriteRefused, or Contested (brought back again and again).",
 	}, []string{"reason"})
 
+	// Reports counts what came of sidecars' reports.
+	Reports = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "belay_reports_total",
+		Help: "Reports of sidecars by result (accepted, refused) and reason. accepted: Written, Unchanged, Late, EarlierRun, NotRunning, Finished. refused: NoToken, WrongAudience, UnboundToken, TokenExpired, TokenInvalid, OtherPod, NamespaceNotEnforced, PodGone, PodReplaced, PodDeleting, NoSuchContainer, Unreadable; and, to be sent again, TooManyReports, ReviewFailed, LookupFailed, InternalError.",
+	}, []string{"result", "reason"})
+
+	// ReportDuration is how long a report took from its head to the answer.
+	ReportDuration = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "belay_report_duration_seconds",
+		Help:    "Time to take one report of a sidecar, with the write of the condition where there is one.",
+		Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
+	})
+
+	// ConditionsWritten counts writes of Pods' conditions.
+	ConditionsWritten = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "belay_conditions_written_total",
+		Help: "Writes of the condition belay.dev/MainReady.",
+	})
+
 	// RegistrationWrites counts writes of the webhook registrations.
 	RegistrationWrites = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "belay_registration_writes_total",
@@ -59,5 +84,5 @@ var (
 
 // MustRegister adds the metrics to the registry that the processes serve.
 func MustRegister() {
-	crmetrics.Registry.MustRegister(Decisions, Duration, Unreadable, Panics, Anchors, Recoveries, RegistrationWrites)
+	crmetrics.Registry.MustRegister(Decisions, Duration, Unreadable, Panics, Anchors, Recoveries, Reports, ReportDuration, ConditionsWritten, RegistrationWrites)
 }

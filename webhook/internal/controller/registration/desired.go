@@ -27,6 +27,8 @@ type settings struct {
 	endpoint     Endpoint
 	ownNamespace string
 	annotation   bool // register the entry for the annotation belay.dev/owner
+	// sidecarAnnotation: register those for the annotation belay.dev/sidecar.
+	sidecarAnnotation bool
 	// controllerAccount is the service account of belay-controller, in ownNamespace.
 	controllerAccount string
 }
@@ -59,17 +61,18 @@ const annotationEntry = "annotation.belay.dev"
 
 // ours reports whether an entry is belay's by its name.
 func ours(entry string) bool {
-	for _, domain := range []string{v1alpha1.OwnerEntryDomain, v1alpha1.NameEntryDomain, v1alpha1.RecoveryEntryDomain} {
+	for _, domain := range []string{v1alpha1.OwnerEntryDomain, v1alpha1.NameEntryDomain, v1alpha1.RecoveryEntryDomain, v1alpha1.SidecarEntryDomain} {
 		if strings.HasSuffix(entry, domain) {
 			return true
 		}
 	}
-	return entry == annotationEntry
+	return entry == annotationEntry || entry == sidecarAnnotationEntry
 }
 
 // desired builds the entries of both configurations, in the order in which the API
 // server is to call them: owners first, since the work of an object may be told by who
-// owns it; within one kind of policy by name.
+// owns it; sidecars last, which see what the others made of a Pod; within one kind of policy
+// by name.
 func desired(p inForce, s settings) (mutating, validating []entry) {
 	slices.SortFunc(p.owners, func(a, b *v1alpha1.OwnerPolicy) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(p.names, func(a, b *v1alpha1.NamePolicy) int { return strings.Compare(a.Name, b.Name) })
@@ -96,6 +99,8 @@ func desired(p inForce, s settings) (mutating, validating []entry) {
 		m, v := recoveryEntries(p, s)
 		mutating, validating = append(mutating, m), append(validating, v)
 	}
+	m, v := sidecarEntries(p.recoveries, s)
+	mutating, validating = append(mutating, m...), append(validating, v...)
 	return mutating, validating
 }
 

@@ -56,6 +56,8 @@ type Options struct {
 	WebhookAccount, ControllerAccount string
 	// Annotation registers the entry for the annotation belay.dev/owner.
 	Annotation bool
+	// SidecarAnnotation registers the entries for the annotation belay.dev/sidecar.
+	SidecarAnnotation bool
 	// InjectCAFrom is the value of cert-manager.io/inject-ca-from; empty when belay
 	// manages its own CA, which is then read from the Secret CASecret.
 	InjectCAFrom string
@@ -260,7 +262,7 @@ func (r *Reconciler) register(ctx context.Context, log logr.Logger, policies inF
 		return 0, outcome{reason: v1alpha1.ReasonCertificateNotReady, message: clip(err.Error())}
 	}
 	mutating, validating := desired(policies, settings{
-		endpoint: r.o.Endpoint, ownNamespace: r.o.OwnNamespace, annotation: r.o.Annotation, controllerAccount: r.o.ControllerAccount,
+		endpoint: r.o.Endpoint, ownNamespace: r.o.OwnNamespace, annotation: r.o.Annotation, sidecarAnnotation: r.o.SidecarAnnotation, controllerAccount: r.o.ControllerAccount,
 	})
 	var m, v []admissionregistrationv1.MutatingWebhook
 	for _, e := range mutating {

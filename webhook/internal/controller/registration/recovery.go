@@ -155,6 +155,12 @@ func (r *Reconciler) observeRecovery(ctx context.Context, p *v1alpha1.RecoveryPo
 			o.readers = append(o.readers, r.right(ctx, account, verb, pods))
 		}
 	}
+	if facts.ByWitness(p.Spec) {
+		// The collector asks for reports more often while a failed object waits for its Pods.
+		for _, verb := range []string{"list", "watch"} {
+			o.readers = append(o.readers, r.right(ctx, r.o.WebhookAccount, verb, res))
+		}
+	}
 	for _, verb := range []string{"get", "list", "watch", "patch"} {
 		o.drivers = append(o.drivers, r.right(ctx, r.o.ControllerAccount, verb, res))
 	}

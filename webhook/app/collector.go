@@ -1,0 +1,206 @@
+package app
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
+
+	"github.com/belay-dev/belay/webhook/internal/facts"
+	"github.com/belay-dev/belay/webhook/internal/inject"
+)
+
+// sidecarOptions are the flags of sidecars and of their collector.
+type sidecarOptions struct {
+	listen    string
+	address   string
+	image     string
+	cpu       string
+	memory    string
+	ephemeral string
+	ca        string
+}
+
+// Values of --sidecar-ca, beside those of inject.CASource.
+const caAuto = "auto"
+
+func (o *sidecarOptions) add(fs *pflag.FlagSet) {
+	fs.StringVar(&o.listen, "collector-listen", ":9444", "address of the collector, which sidecars report to")
+	fs.StringVar(&o.address, "collector-address", "", "HOST:PORT by which sidecars reach the collector; empty: the Service belay-webhook in --namespace, port 9444")
+	fs.StringVar(&o.image, "sidecar-image", "ghcr.io/belay-dev/belay-sidecar:"+imageTag(), "image of the sidecar")
+	fs.StringVar(&o.cpu, "sidecar-cpu", "20m", "CPU that a sidecar requests, and its limit, in pods whose containers all have one")
+	fs.StringVar(&o.memory, "sidecar-memory", "32Mi", "memory that a sidecar requests, and its limit, in pods whose containers all have one")
+	fs.StringVar(&o.ephemeral, "sidecar-ephemeral-storage", "16Mi", "ephemeral storage that a sidecar requests, and its limit, in pods whose containers all have one")
+	fs.StringVar(&o.ca, "sidecar-ca", caAuto, "where sidecars have the collector's CA from: ConfigMap, ClusterTrustBundle, or auto, which is the latter where the API server serves it and every kubelet is v1.37 or newer")
+}
+
+// imageTag is the tag of the images that belong to this version.
+func imageTag() string {
+	if version == "devel" {
+		return "latest"
+	}
+	return version
+}
+
+func (o *sidecarOptions) complete(namespace string) error {
+	if _, _, err := splitAddress("collector-listen", o.listen); err != nil {
+		return err
+	}
+	if o.address == "" {
+		o.address = fmt.Sprintf("belay-webhook.%s.svc:9444", namespace)
+	}
+	if host, _, err := splitAddress("collector-address", o.address); err != nil {
+		return err
+	} else if host == "" {
+		return usagef("--collector-address %q: sidecars need a host", o.address)
+	}
+	if o.image == "" || strings.ContainsAny(o.image, " \t\n") {
+		return usagef("--sidecar-image %q: must be the name of an image", o.image)
+	}
+	for flag, q := range map[string]*string{"sidecar-cpu": &o.cpu, "sidecar-memory": &o.memory, "sidecar-ephemeral-storage": &o.ephemeral} {
+		v, err := resource.ParseQuantity(*q)
+		if err != nil || v.Sign() <= 0 {
+			return usagef("--%s %q: must be a quantity above 0, such as 20m or 32Mi", flag, *q)
+		}
+		*q = v.String() // as the API server will write it
+	}
+	switch o.ca {
+	case caAuto, string(inject.CAConfigMap), string(inject.CAClusterTrustBundle):
+		return nil
+	}
+	return usagef("--sidecar-ca %q: must be auto, %s or %s", o.ca, inject.CAConfigMap, inject.CAClusterTrustBundle)
+}
+
+// config is what sidecars are told. The name in the certificate is the Service's, by whichever
+// address it is reached.
+func (o *sidecarOptions) config(dnsNames []string) inject.Config {
+	return inject.Config{
+		Image: o.image, Collector: o.address, ServerName: dnsNames[0],
+		CPU: o.cpu, Memory: o.memory, EphemeralStorage: o.ephemeral,
+	}
+}
+
+// source is where sidecars have the CA from.
+func (o *sidecarOptions) source(b *facts.Bundles) func() inject.CASource {
+	return func() inject.CASource {
+		if o.ca == string(inject.CAClusterTrustBundle) || o.ca == caAuto && b.Usable() {
+			return inject.CAClusterTrustBundle
+		}
+		return inject.CAConfigMap
+	}
+}
+
+// certificates gives the serving certificate.
+type certificates func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+
+// watchedCertificate reads the certificate from a folder, and again when it changes.
+func watchedCertificate(dir string) (*certwatcher.CertWatcher, error) {
+	w, err := certwatcher.New(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
+	if err != nil {
+		return nil, usagef("--cert-dir: %w", err)
+	}
+	return w, nil
+}
+
+// collectorServer is the HTTPS server of reports. A sidecar that reports once a minute closes
+// its connection meanwhile; the others are few.
+type collectorServer struct {
+	listener net.Listener
+	http     *http.Server
+}
+
+const (
+	// collectorIdle is longer than sidecars wait between two reports while they keep their
+	// connection.
+	collectorIdle = 45 * time.Second
+	// drainTimeout bounds the end of reports that are under way: none takes longer.
+	drainTimeout = 10 * time.Second
+)
+
+func listenCollector(address string, certs certificates, handler http.Handler, log logr.Logger) (*collectorServer, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listening for reports: %w", err)
+	}
+	return &collectorServer{listener: l, http: &http.Server{
+		Handler: handler, ErrorLog: quiet(log),
+		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certs, NextProtos: []string{"h2", "http/1.1"}},
+		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: 8, MaxReadFrameSize: 16 << 10, MaxReceiveBufferPerConnection: 64 << 10, MaxReceiveBufferPerStream: 16 << 10},
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: collectorIdle, MaxHeaderBytes: 16 << 10,
+	}}, nil
+}
+
+// quiet logs what the HTTP server says, such as handshakes that failed, at level 1: anybody can
+// cause it.
+func quiet(l logr.Logger) *log.Logger { return log.New(logWriter{l}, "", 0) }
+
+type logWriter struct{ log logr.Logger }
+
+// Write logs a line.
+func (w logWriter) Write(p []byte) (int, error) {
+	w.log.V(1).Info("collector's server", "message", strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// run serves until the context ends, and then ends the reports that are under way.
+func (s *collectorServer) run(ctx context.Context) error {
+	ended := make(chan error, 1)
+	go func() { ended <- s.http.ServeTLS(s.listener, "", "") }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	defer cancel()
+	if err := s.http.Shutdown(last); err != nil {
+		_ = s.http.Close() // sidecars send again what was cut off
+	}
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// answers is a check that the server takes connections and has a certificate.
+func (s *collectorServer) answers(*http.Request) error {
+	d := &net.Dialer{Timeout: time.Second}
+	host, port, err := net.SplitHostPort(s.listener.Addr().String())
+	if err != nil {
+		return err
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	conn, err := tls.DialWithDialer(d, "tcp", net.JoinHostPort(host, port), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // whether it answers; another check verifies the certificate
+	if err != nil {
+		return fmt.Errorf("the collector does not answer: %w", err)
+	}
+	return conn.Close()
+}
+
+// splitAddress reads HOST:PORT of a flag.
+func splitAddress(flag, addr string) (string, int, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", 0, usagef("--%s %q: %w", flag, addr, err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil || n < 1 || n > 65535 {
+		return "", 0, usagef("--%s %q: the port must be from 1 to 65535", flag, addr)
+	}
+	return host, n, nil
+}

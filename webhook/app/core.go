@@ -1,0 +1,101 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	"github.com/belay-dev/belay/webhook/internal/health"
+)
+
+// failpoint names a part of the core that ends by itself a moment after the start: manager,
+// certificates or collector. It is set when tests build a binary, by -ldflags
+// "-X …/webhook/app.failpoint=collector", and in no other way.
+var failpoint string
+
+// certificatesLoop keeps the serving certificate.
+const certificatesLoop = "certificates"
+
+// core is what a process cannot do without. It ends some time after the signal: others have to
+// hear first that this replica is not ready any more.
+type core struct {
+	*health.Core
+	log    logr.Logger
+	signal context.Context
+	drains atomic.Bool
+	cancel context.CancelFunc
+}
+
+func newCore(signal context.Context, log logr.Logger, drain time.Duration) *core {
+	ctx, cancel := context.WithCancel(logr.NewContext(context.WithoutCancel(signal), log))
+	c := &core{Core: health.NewCore(ctx), log: log, signal: signal, cancel: cancel}
+	c.Failpoint = failpoint
+	context.AfterFunc(signal, func() {
+		c.drains.Store(true)
+		log.Info("draining", "for", drain.String())
+		select {
+		case <-time.After(drain):
+		case <-ctx.Done():
+		}
+		cancel()
+	})
+	return c
+}
+
+// draining is a check that fails from the signal on.
+func (c *core) draining(*http.Request) error {
+	if c.drains.Load() {
+		return errors.New("the process is about to stop")
+	}
+	return nil
+}
+
+// run runs the manager with the other loops, and the probes until all of them have ended.
+func (c *core) run(name, probes string, ready map[string]healthz.Checker, mgr manager.Manager, caches *gate) error {
+	defer c.cancel()
+	answers, err := health.Listen(probes, map[string]healthz.Checker{"core": c.Live}, ready)
+	if err != nil {
+		return err
+	}
+	if answers != nil {
+		probing, stop := context.WithCancel(context.WithoutCancel(c.signal))
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if err := answers.Run(probing); err != nil && probing.Err() == nil {
+				c.log.Error(err, "probes stopped")
+				c.cancel()
+			}
+		}()
+		defer func() { stop(); <-ended }()
+	}
+	c.Go("manager", mgr.Start)
+	ended := make(chan error, 1)
+	go func() { ended <- c.Wait() }()
+	select {
+	case err = <-ended:
+	case <-c.Context().Done():
+		if caches != nil && !caches.synced.Load() {
+			// A manager whose caches are not synced does not hear the signal: it waits for
+			// them first. There is no traffic yet that would have to be drained.
+			select {
+			case err = <-ended:
+			case <-time.After(time.Second):
+				c.log.Info("stopping before the caches were synced")
+			}
+			break
+		}
+		err = <-ended
+	}
+	if err != nil {
+		return fmt.Errorf("%s stopped: %w", name, err)
+	}
+	return nil
+}
