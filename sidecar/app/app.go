@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -51,6 +52,8 @@ func Main(args []string, getenv func(string) string, stdout, stderr io.Writer) i
 	// The heap is a few hundred kilobytes: growing it by a fifth rather than to the double
 	// between two collections costs nothing and keeps the pages private to a pod few.
 	debug.SetGCPercent(20)
+	// Who reads the log may be gone, which must not end what runs.
+	signal.Ignore(syscall.SIGPIPE)
 	ctx, end := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer end()
 	s, wrong := settings.Read(getenv)
@@ -148,7 +151,7 @@ func run(ctx context.Context, s settings.Settings, wrong error, log *slog.Logger
 	out, err := newSender(s)
 	if wrong != nil || err != nil {
 		// Exiting would be worse: the pod would not be ready any more.
-		log.Error("settings make no sense; nothing is probed and nothing is reported", "error", fmt.Sprint(wrong, err), "version", version)
+		log.Error("settings make no sense; nothing is probed and nothing is reported", "error", errors.Join(wrong, err).Error(), "version", version)
 		<-ctx.Done()
 		return
 	}
@@ -174,8 +177,8 @@ type loop struct {
 	log      *slog.Logger
 	results  chan probe.Result
 	outcomes chan outcome
-	// down: the last report did not get through, which was said.
-	down bool
+	// trouble is what became of the last report, when it did not get through, and was said.
+	trouble eventKind
 }
 
 func (l *loop) run(ctx context.Context) {
@@ -236,16 +239,17 @@ func (l *loop) act(ctx context.Context, a actions) {
 	}
 }
 
-// tell logs what became of a report: trouble when it begins, and when it is over.
+// tell logs what became of a report: trouble when it begins or is of another kind, and when
+// it is over.
 func (l *loop) tell(o outcome) {
 	switch {
-	case o.kind == delivered && l.down:
-		l.down = false
+	case o.kind == delivered && l.trouble != "":
+		l.trouble = ""
 		l.log.Info("reports get through again")
 	case o.kind == delivered:
 		l.log.Debug("reported", "sequence", o.sequence, "next", o.interval.String())
-	case !l.down:
-		l.down = true
+	case l.trouble != o.kind:
+		l.trouble = o.kind
 		l.log.Warn("report not delivered; trying again", "outcome", string(o.kind), "error", fmt.Sprint(o.err))
 	default:
 		l.log.Debug("report not delivered", "outcome", string(o.kind), "error", fmt.Sprint(o.err))

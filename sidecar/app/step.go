@@ -135,6 +135,10 @@ func step(s state, e event) (state, actions) {
 		// A tenth earlier at most, so that sidecars that began together do not stay together.
 		s.nextReport = e.now.Add(e.interval - time.Duration(e.random*float64(e.interval)/10))
 		s.earliest = e.now.Add(gap)
+		// What is asked for now must not wait for a probe that was put off before.
+		if soon := e.now.Add(s.period()); soon.Before(s.nextProbe) {
+			s.nextProbe = soon
+		}
 		a.rest = s.interval >= restAfter && s.told >= s.sequence
 	case failed, busy, refused:
 		s.sending = false
@@ -158,7 +162,6 @@ func step(s state, e event) (state, actions) {
 	}
 	if s.settings.Probe.Runs() && !s.probing && !e.now.Before(s.nextProbe) {
 		s.probing = true
-		s.nextProbe = e.now.Add(s.period())
 		a.probe = true
 	}
 	if !s.sending && s.due(e.now) {
@@ -233,6 +236,9 @@ func (s state) period() time.Duration {
 // wake is when the next tick is due; zero for never.
 func (s state) wake() time.Time {
 	var at time.Time
+	if s.stopping {
+		return at // for what is on its way, with the bound on stopping
+	}
 	soonest := func(t time.Time) {
 		if at.IsZero() || t.Before(at) {
 			at = t
@@ -251,11 +257,10 @@ func (s state) wake() time.Time {
 	return at
 }
 
+// millis are within what a report takes, whatever a file's or a clock's time is: 0 would be
+// absent, and vouch for any run.
 func millis(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMilli()
+	return min(max(t.UnixMilli(), 1), wire.MaxUnixMillis)
 }
 
 func (s state) report(now time.Time) *wire.Report {
@@ -263,9 +268,12 @@ func (s state) report(now time.Time) *wire.Report {
 	if s.verdict == wire.StateUnknown {
 		observed = now // nothing was observed but that the sidecar runs
 	}
-	return &wire.Report{
+	r := &wire.Report{
 		Namespace: s.settings.Namespace, Pod: s.settings.Pod, UID: s.settings.PodUID, Container: s.settings.Container,
-		State: s.verdict, Reason: s.reason, Reporter: s.reporter, Sequence: s.sequence,
-		ObservedUnixMillis: observed.UnixMilli(), ReporterSinceUnixMillis: millis(s.since),
+		State: s.verdict, Reason: s.reason, Reporter: s.reporter, Sequence: s.sequence, ObservedUnixMillis: millis(observed),
 	}
+	if !s.since.IsZero() {
+		r.ReporterSinceUnixMillis = millis(s.since)
+	}
+	return r
 }

@@ -59,7 +59,7 @@ func runAll(m *testing.M) int {
 
 // install installs BatchSandbox, and the preset whose Pods have sidecars.
 func install(ctx context.Context, s *stack.Stack) error {
-	if err := s.ApplyCRD(ctx, opensandbox.CRD(opensandbox.New)); err != nil {
+	if err := s.ApplyCRD(ctx, opensandbox.CRD(opensandbox.CRDOptions{Record: &opensandbox.Record{}})); err != nil {
 		return err
 	}
 	if err := s.ApplyPreset(ctx, "opensandbox-witnessed"); err != nil {
