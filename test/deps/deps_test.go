@@ -74,7 +74,7 @@ var walls = map[string]wall{
 		deep: true,
 		bans: []ban{
 			{
-				imports: all, except: []string{"./webhook/api/...", "./webhook/internal/fact", "./webhook/internal/wording", "./webhook/client/spawn/names"},
+				imports: all, except: []string{"./webhook/api/...", "./webhook/internal/fact", "./webhook/internal/wording", "./webhook/client/spawn/names", "./sidecar/settings", "./sidecar/wire"},
 				because: "a decision knows the policy's types and nothing that gathers, serves or writes",
 			},
 			{imports: "context", because: "a decision neither blocks nor carries hidden values"},
