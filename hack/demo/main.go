@@ -3,7 +3,8 @@
 // side by side in a namespace without belay and in one with it, and prints what came of
 // them. Of OTF's token Secrets that is what the garbage collector left when the Jobs were
 // deleted, of Felis' restores and Spur's launches what runs and what they believe, of
-// OpenSandbox' failed sandboxes whether they recover, and on which Pods.
+// OpenSandbox' failed sandboxes whether they recover, and on which Pods; and last what a
+// Pod's sidecar says of its main container.
 package main
 
 import (
@@ -31,8 +32,9 @@ Builds what is missing (Kubernetes itself: about 7 minutes, once), starts etcd,
 kube-apiserver, kube-controller-manager, belay-webhook and belay-controller as
 processes of their own on the loopback interface, applies manifests/presets/otf,
 felis-restore-old, felis-restore, spur and opensandbox (with its patch of the CRD), and
-replays what OTF, Felis, Spur and OpenSandbox do. There is no kubelet: the demo says when
-a Pod is ready, has crashed, has succeeded or has failed.
+replays what OTF, Felis, Spur and OpenSandbox do; then it runs belay-sidecar processes for
+Pods, each with a token of its own. There is no kubelet: the demo says when a Pod is ready,
+has crashed, has succeeded or has failed.
 The exit code is 0 only if every line of every table is as promised.
 
 Flags:
@@ -132,7 +134,7 @@ func demo(ctx context.Context, o options, out, progress io.Writer) (ok bool, err
 }
 
 // namespaces are those of the stories.
-type namespaces struct{ otf, felis, spur, sandbox pair }
+type namespaces struct{ otf, felis, spur, sandbox, witness pair }
 
 // tell tells all stories, and returns the tables of those that came to their end.
 // OTF's comes last, since it restarts kube-apiserver with a plug-in, and first in
@@ -151,6 +153,11 @@ func tell(ctx context.Context, s *stack.Stack, deadline time.Duration, say narra
 		return tables, n, fmt.Errorf("telling OpenSandbox' story: %w", err)
 	}
 	tables, n.sandbox = append(tables, sandbox), p
+	witness, p, err := tellWitness(ctx, s, say)
+	if err != nil {
+		return tables, n, fmt.Errorf("telling of the witness: %w", err)
+	}
+	tables, n.witness = append(tables, witness), p
 	otf, p, err := tellOTF(ctx, s, deadline, say)
 	if err != nil {
 		return tables, n, fmt.Errorf("telling OTF's story: %w", err)
@@ -164,8 +171,8 @@ const presetDeadline = 5 * time.Minute
 
 // kept is what is printed when everything stays up.
 const kept = `
-Everything is still up. Namespaces without belay: %s, %s, %s, %s;
-with belay: %s, %s, %s, %s.
+Everything is still up. Namespaces without belay: %s, %s, %s, %s, %s;
+with belay: %s, %s, %s, %s, %s.
 The deadline of policy otf is %s again, policy felis-restore is that of preset felis-restore, and
 kube-apiserver runs with OwnerReferencesPermissionEnforcement since OTF's last scenario. Logs are in
 %s. Try, with kubectl:
@@ -215,14 +222,20 @@ is bsbx/transient Succeed                  # refused: PodNotRunning
 is pod/transient-0 Running
 kubectl wait --for=jsonpath='{.status.phase}'=Succeed bsbx/transient   # it was the same Pod
 
+# A witness: the sidecar that a Pod gets for an annotation
+kubectl config set-context --current --namespace=%s
+kubectl run witnessed --image=busybox --annotations=belay.dev/sidecar=inject --port=8080
+kubectl get pod witnessed -o jsonpath='{.spec.initContainers[*].name} {.spec.volumes[?(@.name=="belay-sidecar")]}{"\n"}'
+kubectl get configmap belay-ca             # the CA, which the sidecar's volume has from the ClusterTrustBundle here
+
 Ctrl-C ends it.
 `
 
 // print says what can be tried.
 func (n namespaces) print(out io.Writer, s *stack.Stack) {
-	_, _ = fmt.Fprintf(out, kept, n.otf.without, n.felis.without, n.spur.without, n.sandbox.without,
-		n.otf.with, n.felis.with, n.spur.with, n.sandbox.with,
-		presetDeadline, s.Dir, s.Plane.Kubeconfig(), n.otf.with, n.felis.with, n.spur.with, n.sandbox.with)
+	_, _ = fmt.Fprintf(out, kept, n.otf.without, n.felis.without, n.spur.without, n.sandbox.without, n.witness.without,
+		n.otf.with, n.felis.with, n.spur.with, n.sandbox.with, n.witness.with,
+		presetDeadline, s.Dir, s.Plane.Kubeconfig(), n.otf.with, n.felis.with, n.spur.with, n.sandbox.with, n.witness.with)
 }
 
 // shorten gives the preset's policy a deadline that a spectator can wait for.
