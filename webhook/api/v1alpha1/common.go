@@ -136,6 +136,9 @@ const (
 	ReasonRecovered = "Recovered"
 	// ReasonNotRecoverable: the object cannot recover any more; the message says why.
 	ReasonNotRecoverable = "NotRecoverable"
+	// ReasonRecoveryWaits: all that is missing for the object's recovery is a sidecar's word
+	// on its Pods; the event's action says what of it.
+	ReasonRecoveryWaits = "RecoveryWaits"
 	// ReasonRecoveryFailed: the API server refused what belay wrote to bring it back.
 	ReasonRecoveryFailed = "RecoveryFailed"
 	// ReasonRecoveryContested: belay has brought the object back again and again, and somebody

@@ -57,6 +57,9 @@ const (
 	// settled is how long an object is left alone after a look at the API server itself that
 	// led to nothing: its Pods may change as often as somebody likes.
 	settled = time.Second
+	// unwitnessed is how long a recovery has waited for nothing but a witness before that is
+	// told: the kubelet and the sidecar hear of a Pod at about the same time.
+	unwitnessed = 10 * time.Second
 	// patience is how often in a row trouble of the API server is passed over in silence.
 	patience = 3
 	// syncRetry is how long to wait for the informer of Pods to be ready.
@@ -272,6 +275,10 @@ func (d *driver) look(ctx context.Context, key types.NamespacedName) error {
 	if verdict.Reason == rules.ReasonNoRecord && mode == v1alpha1.ModeWarn {
 		final = false // nothing is recorded there, where enforce would have
 	}
+	if pod, waits := waitsForWitness(verdict); waits && !final {
+		d.witnessMissing(key, o, pod)
+		return nil
+	}
 	if !final && (!recovers(verdict) || d.policy.Spec.Recover != v1alpha1.RecoverAuto) {
 		d.forget(key)
 		return nil
@@ -295,9 +302,48 @@ func (d *driver) look(ctx context.Context, key types.NamespacedName) error {
 	return nil
 }
 
+// waitsForWitness reports whether nothing but sidecars' reports is missing for a recovery, and
+// is the first Pod of those that are without.
+func waitsForWitness(verdict rules.Decision) (pod rules.Verdict, waits bool) {
+	if verdict.Allowed {
+		return pod, false
+	}
+	for _, v := range verdict.Evidence {
+		switch {
+		case v.OK():
+		case !v.Reason.OfWitness():
+			return pod, false
+		case !waits:
+			pod, waits = v, true
+		}
+	}
+	return pod, waits
+}
+
+// witnessMissing tells, once it has lasted, that a recovery waits for nothing but a witness.
+func (d *driver) witnessMissing(key types.NamespacedName, o *object, pod rules.Verdict) {
+	if left := d.held(key, pod.Reason, unwitnessed); left > 0 {
+		d.queue.AddAfter(key, left)
+		return
+	}
+	// Without the details, which change with each report: it is told once.
+	d.tell(o, note{corev1.EventTypeWarning, v1alpha1.ReasonRecoveryWaits, pod.Reason, fmt.Sprintf(
+		"all that is missing for its recovery is a sidecar's word on pod %s (uid %s): %s", pod.Pod, pod.UID, pod.Reason.OfWitnessWords()),
+		&corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: key.Namespace, Name: pod.Pod, UID: pod.UID}})
+}
+
 // holds notes why something is to be done for an object, and says for how much longer that
 // has to last: a Pod that is replaced is gone for a moment.
 func (d *driver) holds(key types.NamespacedName, uid types.UID, reason rules.Reason) time.Duration {
+	d.mu.Lock()
+	wait := d.wait(key, uid)
+	d.mu.Unlock()
+	return d.held(key, reason, wait)
+}
+
+// held notes why something is as it is for an object, and says how much is left of the time
+// that it has to last.
+func (d *driver) held(key types.NamespacedName, reason rules.Reason, wait time.Duration) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	first, ok := d.since[key]
@@ -305,7 +351,7 @@ func (d *driver) holds(key types.NamespacedName, uid types.UID, reason rules.Rea
 		first = seen{reason: reason, at: time.Now()}
 		d.since[key] = first
 	}
-	return d.wait(key, uid) - time.Since(first.at)
+	return wait - time.Since(first.at)
 }
 
 // wait is how long the evidence has to hold.
