@@ -500,6 +500,9 @@ func reported(pod *corev1.Pod, container string, status corev1.ConditionStatus, 
 // about the container that runs now, and nothing else tells one run from another.
 func driverWitnessed(t *testing.T) {
 	ctx := stack.TestContext(t)
+	for _, name := range []string{"witnessed", "witness-only"} {
+		addWitnessRole(ctx, t, shared, ownGroup(name))
+	}
 	n := ownKind(ctx, t, shared, "witnessed", opensandbox.CRDOptions{}, func(s *v1alpha1.RecoveryPolicySpec) {
 		s.Evidence, s.WitnessFreshFor = v1alpha1.EvidenceBoth, metav1.Duration{Duration: 2 * time.Minute}
 	})

@@ -122,6 +122,18 @@ func addRole(ctx context.Context, t *testing.T, s *stack.Stack, n opensandbox.Na
 	stack.Cleanup(t, func(ctx context.Context) { _ = s.Client.Delete(ctx, role) })
 }
 
+// addWitnessRole lets belay-webhook watch a kind whose policy goes by what sidecars report.
+func addWitnessRole(ctx context.Context, t *testing.T, s *stack.Stack, n opensandbox.Names) {
+	t.Helper()
+	r := n.GVR(opensandbox.Version)
+	role := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "test-witness-" + r.Group, Labels: map[string]string{"rbac.belay.dev/aggregate-to-recovery-reader": "true"}},
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{r.Group}, Resources: []string{r.Resource}, Verbs: []string{"list", "watch"}}},
+	}
+	must(t, s.Client.Create(ctx, role))
+	stack.Cleanup(t, func(ctx context.Context) { _ = s.Client.Delete(ctx, role) })
+}
+
 // ownKind installs a kind of a test's own with rights and a policy of the same name, and waits
 // until it is guarded.
 func ownKind(ctx context.Context, t *testing.T, s *stack.Stack, name string, crd opensandbox.CRDOptions, change func(*v1alpha1.RecoveryPolicySpec)) opensandbox.Names {
@@ -1047,12 +1059,12 @@ func TestBelayHasTheRightsOfThePresetAndNoMore(t *testing.T) {
 		{group, "batchsandboxes", "scale", "", ""},
 		{group, "pools", "", "", ""},
 		{"", "pods", "", "get list watch", "get list watch"},
-		{"", "pods", "status", "", ""},
+		{"", "pods", "status", "", "patch"},
 		{"", "pods", "exec", "", ""},
 		{"", "pods", "log", "", ""},
 		{"", "pods", "eviction", "", ""},
 		{"", "secrets", "", "", ""},
-		{"", "configmaps", "", "", ""},
+		{"", "configmaps", "", "create", ""},
 		{"apiextensions.k8s.io", "customresourcedefinitions", "", "get list watch", ""},
 		{"apiextensions.k8s.io", "customresourcedefinitions", "status", "", ""},
 		{"belay.dev", "recoverypolicies", "", "get list watch", "get list watch"},
