@@ -27,6 +27,11 @@ ARG TARGETOS TARGETARCH VERSION=devel
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
     GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w -X github.com/belay-dev/belay/webhook/app.version=$VERSION" -o /belay-controller ./cmd/belay-controller
 
+FROM builder AS build-sidecar
+ARG TARGETOS TARGETARCH VERSION=devel
+RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
+    GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags="-s -w -X github.com/belay-dev/belay/sidecar/app.version=$VERSION" -o /belay-sidecar ./cmd/belay-sidecar
+
 # 65532 is "nonroot" of the base image; as a number it also satisfies runAsNonRoot.
 FROM gcr.io/distroless/static:nonroot AS base
 ARG VERSION=devel
@@ -39,6 +44,10 @@ USER 65532:65532
 FROM base AS controller
 COPY --from=build-controller /belay-controller /belay-controller
 ENTRYPOINT ["/belay-controller"]
+
+FROM base AS sidecar
+COPY --from=build-sidecar /belay-sidecar /belay-sidecar
+ENTRYPOINT ["/belay-sidecar"]
 
 FROM base AS webhook
 COPY --from=build-webhook /belay-webhook /belay-webhook

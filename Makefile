@@ -49,7 +49,7 @@ help: ## explain every target (the default)
 .PHONY: build
 build: ## build every command of cmd/ into bin/, static
 	$(call say,building $(notdir $(wildcard cmd/*)) into bin/)
-	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w -X github.com/belay-dev/belay/webhook/app.version=$(VERSION)' -o bin/ ./cmd/...
+	CGO_ENABLED=0 go build -trimpath -ldflags='-s -w -X github.com/belay-dev/belay/webhook/app.version=$(VERSION) -X github.com/belay-dev/belay/sidecar/app.version=$(VERSION)' -o bin/ ./cmd/...
 
 .PHONY: demo
 demo: ## show on a real control plane what belay does; DEMO_FLAGS=--keep leaves it up
@@ -108,6 +108,10 @@ fuzz: ## run each fuzz target for FUZZTIME; what fails is kept in testdata/fuzz
 .PHONY: bench
 bench: ## run the benchmarks that match BENCH
 	go test -run '^$$' -bench '$(BENCH)' -benchmem ./webhook/... ./sidecar/... ./test/bench/...
+
+.PHONY: bench-sidecar
+bench-sidecar: ## measure what a sidecar costs its pod, beside what it may cost; takes a minute
+	go test -run '^$$' -bench BenchmarkSidecar -benchtime 1x -count 1 ./test/bench/sidecar/
 
 ##@ Verifying
 

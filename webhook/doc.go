@@ -11,6 +11,10 @@
 //	                                    │    └── reads the Pods of what failed
 //	                             belay-controller (one works at a time)
 //
+//	belay-sidecar, in Pods ──report, with the Pod's token──▶ belay-webhook's collector
+//	                       ◀──when to report again──         ├── has the API server review the token
+//	                                                         └── writes the Pod's condition
+//
 // A policy is accepted and registered by belay-controller: one webhook entry a
 // policy, so that the API server does the matching. belay-webhook decides each
 // write on its own. What joins the two is stored in the cluster: the spec in force,
@@ -72,6 +76,37 @@
 // that a restart loses is which objects it brought back in the last minute: a controller's
 // write that was under way may undo that, and then it is done again.
 //
+// # Witness
+//
+// A Pod gets a sidecar in the mutating phase of its create, as a policy that goes by
+// reports selects it or an annotation asks for it; these entries come last, and are called
+// again when others change the Pod. The decision is pure, on the object as it was sent. The
+// validating phase looks at what all others have left. Whatever keeps a Pod from a sidecar
+// admits it without one; the one denial is for a sidecar that would keep it from starting.
+//
+// The collector is a server of its own, on a port of its own, in every replica. It has a
+// token reviewed (and keeps the verdict), takes a report only for the token's own Pod, and
+// decides by a pure function of the report, the Pod and the time. Pods come from the
+// informers of Recovery; where something is to be written, the Pod is read live, and the
+// write is conditional on its UID and resourceVersion. Which of two reports is the later
+// one stands in the condition itself, so that replicas need know nothing of each other.
+// The answer says when to report again: belay-webhook watches the guarded objects of such
+// policies for that, and keeps the records of those that wait.
+//
+// What joins collector and recovery is that condition: its evidence is read from the
+// Pod, like all other.
+//
+// belay-controller brings the CA to where sidecars find it, as the live registration has
+// it: a ConfigMap in every namespace with a mode, and a ClusterTrustBundle where the API
+// server serves them.
+//
+// # Health
+//
+// A process has a core: loops that it cannot do without (manager, certificates, collector).
+// When one of them ends without being asked to, the process ends with 70. Probes are answered
+// on a listener of their own, for as long as the process runs. One of them verifies the
+// serving certificate by the caBundle of the live registrations, as the API server would.
+//
 // # Packages and their direction
 //
 //	api/v1alpha1               types, conditions, reasons, causes; no behaviour
@@ -82,14 +117,20 @@
 //	internal/owner             decisions about owners: pure, (request, facts, policy) → decision
 //	internal/naming            decisions about names: the same, in rounds
 //	internal/recovery          decisions about statuses, evidence: the same, in rounds
+//	internal/inject            decisions about sidecars in Pods; imports sidecar/settings, and of
+//	                           sidecar no more
 //	internal/expr              CEL, compiled and bounded
-//	internal/facts             reads the cluster within a deadline, watches Pods
+//	internal/facts             reads the cluster within a deadline, watches Pods, and guarded
+//	                           objects that wait for them
 //	internal/anchors           gets hold of an Anchor: the one write for owners
 //	internal/replace           turns, and the one DELETE: the writes for names
 //	internal/metrics           metrics with closed label sets
-//	internal/admission         AdmissionReview ↔ decision: the one HTTP edge
+//	internal/admission         AdmissionReview ↔ decision: the HTTP edge of admission
+//	internal/collector         report ↔ decision: the HTTP edge of sidecars, tokens, and the
+//	                           write of the condition; imports sidecar/wire
 //	internal/controller/...    plan.go decides and is pure, reconciler.go (recovery:
-//	                           driver.go) reads and writes
+//	                           driver.go) reads and writes; trust distributes the CA
+//	internal/health            the core's loops, the probes, the certificate
 //	app                        flags, object graph, run: the one public door
 //
 // Each imports only what stands above it; test/deps holds it to that.

@@ -226,7 +226,7 @@ kubectl wait --for=jsonpath='{.status.phase}'=Succeed bsbx/transient   # it was 
 kubectl config set-context --current --namespace=%s
 kubectl run witnessed --image=busybox --annotations=belay.dev/sidecar=inject --port=8080
 kubectl get pod witnessed -o jsonpath='{.spec.initContainers[*].name} {.spec.volumes[?(@.name=="belay-sidecar")]}{"\n"}'
-kubectl get configmap belay-ca             # the CA, which the sidecar's volume has from the ClusterTrustBundle here
+kubectl get configmap belay-ca             # the CA, which the sidecar's volume mounts
 
 Ctrl-C ends it.
 `

@@ -145,7 +145,7 @@ func (w *witnessSide) kubelet(ctx context.Context, n int, ready bool) error {
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{
 		"phase": corev1.PodRunning, "conditions": []corev1.PodCondition{{Type: corev1.PodReady, Status: status}},
 		"containerStatuses": []corev1.ContainerStatus{{
-			Name: "main", ContainerID: w.run(n), Image: "registry.example/app:1", ImageID: "x", Ready: ready, RestartCount: int32(n - 1), //nolint:gosec // small
+			Name: "main", ContainerID: w.run(n), Image: "registry.example/app:1", ImageID: "x", Ready: ready, RestartCount: int32(n - 1),
 			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(time.Now().Add(-time.Second))}},
 		}},
 	}})

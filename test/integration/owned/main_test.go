@@ -2,6 +2,7 @@ package owned
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -23,8 +24,18 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		if err := f.Value.Set(side); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
 	os.Exit(runAll(m))
 }
+
+// side is how many tests run side by side: they wait for servers more than they compute.
+const side = "6"
 
 func runAll(m *testing.M) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)

@@ -3,11 +3,13 @@ package owned
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -23,13 +25,16 @@ var (
 	writes = []string{"create", "update", "patch", "delete", "deletecollection"}
 )
 
-// belay has no right on dependents. Both service accounts, under the shipped roles
-// with the otf preset, are refused every verb on Secrets outside belay's namespace,
-// every write on Jobs and Pods, and everything on kinds that no policy names.
+// belay has no right on dependents. Both service accounts, under the shipped roles with the
+// otf preset, are refused every verb on Secrets outside belay's namespace, every write on Jobs
+// and Pods, and everything on kinds that no policy names; of Pods belay-webhook reads what
+// reports are about and writes the status, and of ConfigMaps belay-controller has those of the
+// CA's name.
 func TestLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	ctx := testContext(t)
 	ns := namespace(ctx, t, shared, v1alpha1.ModeEnforce)
+	all := append(append([]string{}, reads...), writes...)
 	for _, account := range []string{stack.WebhookAccount, stack.ControllerAccount} {
 		cfg, err := shared.Config(ctx, stack.Namespace, account)
 		if err != nil {
@@ -39,17 +44,20 @@ func TestLeastPrivilege(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		may := func(verb, group, resource, namespace string) bool {
+		ask := func(a authorizationv1.ResourceAttributes) bool {
 			t.Helper()
 			r, err := kube.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Verb: verb, Group: group, Resource: resource, Namespace: namespace,
-				}},
+				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &a},
 			}, metav1.CreateOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return r.Status.Allowed
+		}
+		may := func(verb, group, resource, namespace string) bool {
+			t.Helper()
+			resource, subresource, _ := strings.Cut(resource, "/")
+			return ask(authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource, Subresource: subresource, Namespace: namespace})
 		}
 		refused := func(verbs []string, group, resource string) {
 			t.Helper()
@@ -61,10 +69,25 @@ func TestLeastPrivilege(t *testing.T) {
 				}
 			}
 		}
-		all := append(append([]string{}, reads...), writes...)
+		// exactly asserts which of all verbs an account has in all namespaces, and that it has
+		// no others in any. name is empty for all names.
+		exactly := func(whose, group, resource, name string, verbs ...string) {
+			t.Helper()
+			if account != whose {
+				verbs = nil
+			}
+			plain, subresource, _ := strings.Cut(resource, "/")
+			for _, verb := range all {
+				for _, where := range []string{"", ns, "kube-system"} {
+					got := ask(authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: plain, Subresource: subresource, Namespace: where, Name: name})
+					if want := slices.Contains(verbs, verb); got != want {
+						t.Errorf("%s may %s %s.%s %q in %q: %t, want %t", account, verb, resource, group, name, where, got, want)
+					}
+				}
+			}
+		}
 		refused(all, "", "secrets")
 		refused(writes, "batch", "jobs")
-		refused(all, "", "pods")
 		for _, other := range uninvolved(t) {
 			for _, verb := range all {
 				if may(verb, other.Group, other.Resource, "") {
@@ -83,12 +106,47 @@ func TestLeastPrivilege(t *testing.T) {
 			}
 		}
 
+		// Reports: whose token it is, the Pod that it is about, and the condition.
+		exactly(stack.WebhookAccount, "authentication.k8s.io", "tokenreviews", "", "create")
+		exactly(stack.WebhookAccount, "", "pods", "", reads...)
+		exactly(stack.WebhookAccount, "", "pods/status", "", "patch")
+		for _, sub := range []string{"log", "exec", "attach", "portforward", "proxy", "eviction", "binding", "ephemeralcontainers", "resize"} {
+			exactly("", "", "pods/"+sub, "")
+		}
+		exactly(stack.WebhookAccount, "", "nodes", "", "list")
+		exactly("", "", "nodes/proxy", "")
+		exactly("", "", "nodes/status", "")
+		exactly("", "", "serviceaccounts/token", "")
+
+		// The CA: anybody's name may be created, since a create cannot be limited to one.
+		exactly(stack.ControllerAccount, "", "configmaps", "", "create")
+		exactly(stack.ControllerAccount, "", "configmaps", "kube-root-ca.crt", "create")
+		exactly(stack.ControllerAccount, "", "configmaps", v1alpha1.CABundleName, "create", "get", "list", "watch", "update", "delete")
+		// Kubernetes lets every service account read these.
+		for name, verbs := range map[string][]string{"": {"create"}, "other": {"create"}, v1alpha1.CABundleName: {"create", "update"}} {
+			if account != stack.ControllerAccount {
+				verbs = nil
+			}
+			for _, verb := range append([]string{"attest"}, writes...) {
+				got := ask(authorizationv1.ResourceAttributes{Verb: verb, Group: "certificates.k8s.io", Resource: "clustertrustbundles", Name: name})
+				if want := slices.Contains(verbs, verb); got != want {
+					t.Errorf("%s may %s ClusterTrustBundle %q: %t, want %t", account, verb, name, got, want)
+				}
+			}
+		}
+		if account == stack.ControllerAccount && !ask(authorizationv1.ResourceAttributes{Verb: "get", Group: "certificates.k8s.io", Resource: "clustertrustbundles", Name: v1alpha1.CABundleName}) {
+			t.Errorf("%s may not get its ClusterTrustBundle", account)
+		}
+
 		// Not only asked: tried.
 		if _, err := kube.CoreV1().Secrets(ns).List(ctx, metav1.ListOptions{}); err == nil {
 			t.Errorf("%s listed secrets", account)
 		}
-		if _, err := kube.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{}); err == nil {
-			t.Errorf("%s listed pods", account)
+		if _, err := kube.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{}); (err == nil) != (account == stack.WebhookAccount) {
+			t.Errorf("%s listed pods: %v", account, err)
+		}
+		if err := kube.CoreV1().Pods(ns).Delete(ctx, "any", metav1.DeleteOptions{}); !apierrors.IsForbidden(err) {
+			t.Errorf("%s deleted a pod: %v", account, err)
 		}
 	}
 }
@@ -103,7 +161,8 @@ func uninvolved(t *testing.T) []schema.GroupResource {
 		t.Fatal(err)
 	}
 	concerned := map[schema.GroupResource]bool{
-		{Resource: "secrets"}: true, {Resource: "namespaces"}: true, {Group: "batch", Resource: "jobs"}: true, // asked for above
+		{Resource: "secrets"}: true, {Resource: "namespaces"}: true, {Group: "batch", Resource: "jobs"}: true, // asked for one by one
+		{Resource: "pods"}: true, {Resource: "nodes"}: true, {Resource: "configmaps"}: true, {Group: "authentication.k8s.io", Resource: "tokenreviews"}: true,
 		{Group: "events.k8s.io", Resource: "events"}: true, {Resource: "events"}: true,
 		{Group: "authorization.k8s.io", Resource: "subjectaccessreviews"}: true,
 		// Every account may ask about itself.

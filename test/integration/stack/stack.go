@@ -281,8 +281,12 @@ func (s *Stack) kubeconfig(ctx context.Context, account string, faults *Faults) 
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{account: {Token: cfg.BearerToken}},
 		Contexts:       map[string]*clientcmdapi.Context{"plane": {Cluster: "plane", AuthInfo: account}},
 		CurrentContext: "plane",
-	}, path)
-	return path, err
+	}, path+".new")
+	if err != nil {
+		return "", err
+	}
+	// In one step: a process that was started before may be reading it.
+	return path, os.Rename(path+".new", path)
 }
 
 func (s *Stack) start(ctx context.Context, kind, account string, faults *Faults, flags func(ports []int) []string) (*Process, error) {
@@ -344,6 +348,33 @@ func (s *Stack) LaunchWebhook(ctx context.Context) (*Process, error) {
 		return nil, err
 	}
 	p.Port, p.CollectorPort = port, collector
+	return p, nil
+}
+
+// LaunchWith is LaunchWebhook for another binary, empty for the usual one, and with the
+// kubeconfig that was written before. flags take the place of the usual ones.
+func (s *Stack) LaunchWith(binary string, flags ...string) (*Process, error) {
+	if binary == "" {
+		binary = filepath.Join(s.bin, "belay-webhook")
+	}
+	ports, err := freePorts(4)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.started++
+	name := fmt.Sprintf("webhook-%d", s.started)
+	s.mu.Unlock()
+	p, err := startProcess(name, binary, filepath.Join(s.Dir, name+".log"), append([]string{
+		"--kubeconfig=" + filepath.Join(s.Dir, WebhookAccount+".kubeconfig"), "--namespace=" + Namespace, "--v=1",
+		fmt.Sprintf("--health-probe-bind-address=127.0.0.1:%d", ports[0]), fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", ports[1]),
+		fmt.Sprintf("--listen=127.0.0.1:%d", ports[2]), fmt.Sprintf("--collector-listen=127.0.0.1:%d", ports[3]),
+		"--collector-address=" + s.CollectorAddress(), "--dns-names=localhost", "--drain=0s",
+	}, flags...))
+	if err != nil {
+		return nil, err
+	}
+	p.ProbePort, p.MetricsPort, p.Port, p.CollectorPort = ports[0], ports[1], ports[2], ports[3]
 	return p, nil
 }
 

@@ -141,13 +141,19 @@ type RecoveryPolicySpec struct {
 
 	// evidence is who has to say that a Pod is ready again. Kubelet: the Pod is running and
 	// ready, its readiness gates are true, and its main container is running and ready.
-	// Witness: the condition belay.dev/MainReady, by which a sidecar reports, is true, fresh,
-	// and about the container that runs now. Both: both. Default Kubelet.
+	// Witness: the Pod and its main container are running, and the condition
+	// belay.dev/MainReady, by which a sidecar reports, is True, fresh, and about the container
+	// that runs now; where the sidecar has no probe that it could run, the condition is
+	// Unknown and the kubelet's word counts. Both: both. With Witness and Both the Pods that
+	// pods selects get a sidecar when they are created, and belay-webhook needs list and watch
+	// on the resource. Default Kubelet.
 	// +optional
 	// +kubebuilder:default=Kubelet
 	Evidence EvidenceSource `json:"evidence,omitempty"`
 
-	// witnessFreshFor is how old a sidecar's last report may be. From 1s to 10m. Default 30s.
+	// witnessFreshFor is how old a sidecar's last report may be. While an object that has
+	// failed waits for a Pod, its sidecar is asked for a report after a third of it, and after a
+	// minute at most. From 1s to 10m. Default 30s.
 	// +optional
 	// +kubebuilder:default="30s"
 	// +kubebuilder:validation:Type=string
@@ -332,7 +338,7 @@ type EvidenceSource string
 const (
 	// EvidenceKubelet wants the Pod's status to say so.
 	EvidenceKubelet EvidenceSource = "Kubelet"
-	// EvidenceWitness wants the sidecar's report to say so.
+	// EvidenceWitness wants the sidecar's report to say so, and the Pod to run.
 	EvidenceWitness EvidenceSource = "Witness"
 	// EvidenceBoth wants both.
 	EvidenceBoth EvidenceSource = "Both"
