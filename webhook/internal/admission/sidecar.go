@@ -68,9 +68,9 @@ func (h *Sidecar) answer(ctx context.Context, a asked, in inject.Input) (o outco
 		return outcome{mode: mode, allowed: true, reason: string(inject.ReasonUnsuitable), message: "only pods that are being created get sidecars"}
 	}
 	if err := utiljson.Unmarshal(a.req.Object.Raw, &in.Pod); err != nil {
-		return outcome{mode: mode, allowed: true, reason: ReasonObjectUnreadable, warnings: []string{"the pod in the review cannot be read, so that it gets no sidecar"}}
+		return outcome{mode: mode, allowed: true, first: a.phase == phaseMutate, reason: ReasonObjectUnreadable, warnings: []string{"the pod in the review cannot be read, so that it gets no sidecar"}}
 	}
-	in.Config, in.CA = h.Config, h.CA()
+	in.Bytes, in.Config, in.CA = len(a.req.Object.Raw), h.Config, h.CA()
 	if a.phase == phaseValidate {
 		return h.verified(a, mode, inject.Verify(in))
 	}
@@ -98,8 +98,8 @@ func (h *Sidecar) mutated(a asked, mode string, d inject.Decision) outcome {
 func (h *Sidecar) verified(a asked, mode string, d inject.Decision) outcome {
 	o := outcome{mode: mode, allowed: d.Allowed, reason: string(d.Reason), message: d.Message, warnings: d.Warnings, name: a.req.Name}
 	switch {
-	case mode == v1alpha1.ModeWarn && d.Reason == inject.ReasonMissing:
-		o.warnings = nil // nothing was added
+	case mode == v1alpha1.ModeWarn && (d.Reason == inject.ReasonMissing || d.Reason == inject.ReasonDamaged):
+		o.warnings = nil // nothing was added; one that the Pod brought along would have been mended
 	case mode == v1alpha1.ModeWarn && !d.Allowed:
 		o.allowed, o.warnings = true, append(o.warnings, "mode warn: enforce would deny it: "+d.Message)
 	case !d.Allowed:

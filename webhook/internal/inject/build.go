@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/belay-dev/belay/sidecar/settings"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
@@ -89,7 +91,14 @@ func resources(in Input) map[string]any {
 	for _, kind := range []string{"requests", "limits"} {
 		set := map[string]any{}
 		for name, quantity := range size {
-			if everyContainer(in.Pod, kind, name) && member(in.Pod, "spec", "resources", "requests", name) == nil && member(in.Pod, "spec", "resources", "limits", name) == nil {
+			if member(in.Pod, "spec", "resources", "requests", name) != nil || member(in.Pod, "spec", "resources", "limits", name) != nil {
+				continue
+			}
+			every, zero := everyContainer(in.Pod, kind, name)
+			switch {
+			case every && zero:
+				set[name] = "0" // which counts for no class, and for a quota as set
+			case every:
 				set[name] = quantity
 			}
 		}
@@ -100,14 +109,39 @@ func resources(in Input) map[string]any {
 	return out
 }
 
-func everyContainer(pod map[string]any, kind, resource string) bool {
+// everyContainer reports whether each of a Pod's containers sets a resource, and whether each
+// sets it to zero.
+func everyContainer(pod map[string]any, kind, name string) (every, zero bool) {
 	all := list(pod, "spec", "containers")
+	every, zero = len(all) > 0, true
 	for _, c := range all {
-		if member(c, "resources", kind, resource) == nil {
+		quantity := member(c, "resources", kind, name)
+		every = every && quantity != nil
+		q, ok := parsed(quantity)
+		zero = zero && ok && q.IsZero()
+	}
+	return every, zero
+}
+
+// allEqual reports whether each of a Pod's containers requests of a resource what its limit is.
+func allEqual(pod map[string]any, name string) bool {
+	for _, c := range list(pod, "spec", "containers") {
+		request, ok := parsed(member(c, "resources", "requests", name))
+		limit, also := parsed(member(c, "resources", "limits", name))
+		if !ok || !also || request.Cmp(limit) != 0 {
 			return false
 		}
 	}
-	return len(all) > 0
+	return true
+}
+
+func parsed(quantity any) (resource.Quantity, bool) {
+	s, ok := quantity.(string)
+	if !ok {
+		return resource.Quantity{}, false
+	}
+	q, err := resource.ParseQuantity(s)
+	return q, err == nil
 }
 
 // never are fields that the sidecar has not, whoever set them: a probe could make the Pod
@@ -119,15 +153,15 @@ var never = []string{
 
 // rebuilt is the sidecar that a Pod brought along as it should be: want, and of what is there
 // what others have a right to set.
-func rebuilt(is, want map[string]any) map[string]any {
+func rebuilt(pod, is, want map[string]any) map[string]any {
 	out := maps.Clone(want)
 	for name, value := range is {
 		if _, ours := want[name]; !ours && !slices.Contains(never, name) {
 			out[name] = value
 		}
 	}
-	// The same image by another registry.
-	if image := text(is, "image"); image != "" && lastSegment(image) == lastSegment(text(want, "image")) {
+	// The same image by another registry, or pinned.
+	if image := text(is, "image"); isSameImage(image, text(want, "image")) {
 		out["image"] = image
 		if policy := text(is, "imagePullPolicy"); policy != "" {
 			out["imagePullPolicy"] = policy
@@ -138,15 +172,15 @@ func rebuilt(is, want map[string]any) map[string]any {
 			out[name] = value
 		}
 	}
-	out["env"] = union(list(is, "env"), list(want, "env"), func(e map[string]any) bool {
-		name := text(e, "name")
-		return name != settings.LogLevel && strings.HasPrefix(name, "BELAY_")
+	out["env"] = union(list(is, "env"), list(want, "env"), "name", func(e map[string]any) bool {
+		level := text(e, "name") == settings.LogLevel && (text(e, "value") == "info" || text(e, "value") == "debug")
+		return !level && strings.HasPrefix(text(e, "name"), "BELAY_")
 	})
-	out["volumeMounts"] = union(list(is, "volumeMounts"), list(want, "volumeMounts"), func(m map[string]any) bool {
+	out["volumeMounts"] = union(list(is, "volumeMounts"), list(want, "volumeMounts"), "mountPath", func(m map[string]any) bool {
 		at := text(m, "mountPath") + "/"
 		return text(m, "name") == volumeName || strings.HasPrefix(at, settings.MountPath+"/") || strings.HasPrefix(at, readyPath+"/")
 	})
-	out["resources"] = sized(object(is, "resources"), object(want, "resources"))
+	out["resources"] = sized(pod, object(is, "resources"), object(want, "resources"))
 	security := maps.Clone(object(want, "securityContext"))
 	for _, name := range []string{"seLinuxOptions", "appArmorProfile"} {
 		if value := member(is, "securityContext", name); value != nil {
@@ -162,34 +196,76 @@ func rebuilt(is, want map[string]any) map[string]any {
 	return out
 }
 
-// union is what is wanted, and what is there beside it that is not ours.
-func union(is, want []any, ours func(map[string]any) bool) []any {
-	out := slices.Clone(want)
+// union is what is wanted, and what is there beside it that is not ours. Each stays in its
+// place: variables may refer to those before them.
+func union(is, want []any, key string, ours func(map[string]any) bool) []any {
+	var out []any
+	taken := map[string]bool{}
 	for _, e := range is {
-		if m, ok := e.(map[string]any); ok && !ours(m) {
+		m, ok := e.(map[string]any)
+		if !ok {
+			continue
+		}
+		if !ours(m) {
 			out = append(out, e)
+			continue
+		}
+		id := text(m, key)
+		if i := slices.IndexFunc(want, func(w any) bool { return text(w, key) == id }); i >= 0 && !taken[id] {
+			taken[id] = true
+			out = append(out, want[i])
+		}
+	}
+	for _, w := range want {
+		if !taken[text(w, key)] {
+			out = append(out, w)
 		}
 	}
 	return out
 }
 
-// sized keeps quantities that are there, of what is wanted.
-func sized(is, want map[string]any) map[string]any {
+// sized keeps quantities that are there, of what is wanted and not zero: as far as a request
+// does not exceed its limit, and is equal to it where those of the Pod's containers are, whose
+// class that may be.
+func sized(pod, is, want map[string]any) map[string]any {
 	out := map[string]any{}
-	for kind, quantities := range want {
+	for kind := range want {
 		set := map[string]any{}
-		for name, quantity := range object(map[string]any{kind: quantities}, kind) {
-			if there := member(is, kind, name); there != nil {
-				quantity = there
-			}
+		for name, quantity := range object(want, kind) {
 			set[name] = quantity
+			there := member(is, kind, name)
+			if _, ok := parsed(there); ok && quantity != "0" {
+				set[name] = there
+			}
 		}
 		out[kind] = set
+	}
+	requests, limits := object(out, "requests"), object(out, "limits")
+	for name := range limits {
+		request, ok := parsed(requests[name])
+		limit, also := parsed(limits[name])
+		switch {
+		case !ok || !also:
+		case request.Cmp(limit) > 0:
+			limits[name] = requests[name]
+		case allEqual(pod, name):
+			requests[name] = limits[name]
+		}
 	}
 	return out
 }
 
 func lastSegment(image string) string { return image[strings.LastIndex(image, "/")+1:] }
+
+// isSameImage reports whether an image is the one that is wanted: by whichever registry, and
+// with a digest that the latter does not say.
+func isSameImage(image, want string) bool {
+	is := lastSegment(image)
+	if tagged, _, pinned := strings.Cut(is, "@"); pinned && strings.Contains(lastSegment(want), ":") && !strings.Contains(want, "@") {
+		is = tagged
+	}
+	return is != "" && is == lastSegment(want)
+}
 
 // isOurs reports whether an init container of the sidecar's name is a sidecar: it has its
 // settings, or its image.

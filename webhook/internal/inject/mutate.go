@@ -13,6 +13,7 @@ func Mutate(in Input) Decision {
 	if d, out := exempt(in); out {
 		return d
 	}
+	in.MainContainer = mainByPolicy(in)
 	main, problem := mainOf(in)
 	if problem != "" {
 		return without(ReasonNoMainContainer, problem)
@@ -25,6 +26,9 @@ func Mutate(in Input) Decision {
 	if problem := unresolvable(in); problem != "" {
 		d.Warnings = append(d.Warnings, problem)
 	}
+	if said := text(in.Pod, "metadata", "annotations", v1alpha1.SidecarAnnotation); said != "" && said != v1alpha1.SidecarInject {
+		d.Warnings = append(d.Warnings, fmt.Sprintf("annotation %s: %s is neither %s nor %s, and does not count", v1alpha1.SidecarAnnotation, quote(said), v1alpha1.SidecarInject, v1alpha1.SidecarSkip))
+	}
 	want := build(in, main, p)
 	inits := list(in.Pod, "spec", "initContainers")
 	is, at := find(inits, v1alpha1.SidecarName)
@@ -35,7 +39,7 @@ func Mutate(in Input) Decision {
 		d.Edits = append(d.Edits, Edit{"add", "/spec/initContainers/-", want})
 	default:
 		d.Reason = ReasonRebuilt
-		if want = rebuilt(is, want); !reflect.DeepEqual(is, want) {
+		if want = rebuilt(in.Pod, is, want); !reflect.DeepEqual(is, want) {
 			d.Edits = append(d.Edits, Edit{"replace", fmt.Sprintf("/spec/initContainers/%d", at), want})
 		}
 	}
@@ -53,7 +57,7 @@ func Mutate(in Input) Decision {
 	switch labels := object(in.Pod, "metadata", "labels"); {
 	case labels == nil:
 		d.Edits = append(d.Edits, Edit{"add", "/metadata/labels", map[string]any{v1alpha1.SidecarLabel: in.By}})
-	case labels[v1alpha1.SidecarLabel] != in.By && !(in.By == v1alpha1.SidecarByAnnotation && labels[v1alpha1.SidecarLabel] == v1alpha1.SidecarByPolicy):
+	case labels[v1alpha1.SidecarLabel] != in.By && (in.By == v1alpha1.SidecarByPolicy || labels[v1alpha1.SidecarLabel] != v1alpha1.SidecarByPolicy):
 		d.Edits = append(d.Edits, Edit{"add", "/metadata/labels/" + pointer(v1alpha1.SidecarLabel), in.By})
 	}
 	d.Message = fmt.Sprintf("a sidecar reports on container %s, probe %s", quote(text(main, "name")), quote(p.probe.String()))
@@ -74,6 +78,8 @@ func exempt(in Input) (Decision, bool) {
 	switch {
 	case object(in.Pod, "spec") == nil || object(in.Pod, "metadata") == nil || len(list(in.Pod, "spec", "containers")) == 0:
 		return Decision{Allowed: true, Reason: ReasonUnsuitable, Message: "it has no containers"}, true
+	case !wellFormed(in.Pod):
+		return without(ReasonUnsuitable, "it has not the shape of a pod"), true
 	case member(in.Pod, "metadata", "annotations", mirrorAnnotation) != nil:
 		return Decision{Allowed: true, Reason: ReasonMirrorPod, Message: "it mirrors a static pod"}, true
 	case said == v1alpha1.SidecarSkip:
@@ -84,13 +90,29 @@ func exempt(in Input) (Decision, bool) {
 	if c, _ := find(list(in.Pod, "spec", "containers"), v1alpha1.SidecarName); c != nil {
 		return without(ReasonNameClash, fmt.Sprintf("it has a container %s of its own; give that another name", quote(v1alpha1.SidecarName))), true
 	}
-	if c, _ := find(list(in.Pod, "spec", "initContainers"), v1alpha1.SidecarName); c != nil && !isOurs(c) {
+	sidecar, _ := find(list(in.Pod, "spec", "initContainers"), v1alpha1.SidecarName)
+	if sidecar != nil && !isOurs(sidecar) {
 		return without(ReasonNameClash, fmt.Sprintf("it has an init container %s of its own; give that another name", quote(v1alpha1.SidecarName))), true
 	}
-	if v, _ := find(list(in.Pod, "spec", "volumes"), volumeName); v != nil && object(v, "projected") == nil {
+	// Whoever projects something else by this name would lose it.
+	if sidecar == nil && in.Bytes > maxPodBytes {
+		return without(ReasonTooLarge, fmt.Sprintf("it has %d bytes, and from %d on a sidecar might keep it from being stored", in.Bytes, maxPodBytes)), true
+	}
+	if v, _ := find(list(in.Pod, "spec", "volumes"), volumeName); v != nil && !hasToken(v) && (sidecar == nil || object(v, "projected") == nil) {
 		return without(ReasonNameClash, fmt.Sprintf("it has a volume %s of its own; give that another name", quote(volumeName))), true
 	}
 	return Decision{}, false
+}
+
+// wellFormed reports whether lists are lists where something is added to them: nothing may be
+// lost.
+func wellFormed(pod map[string]any) bool {
+	for _, path := range [][]string{{"spec", "initContainers"}, {"spec", "volumes"}} {
+		if list(pod, path...) == nil && member(pod, path...) != nil {
+			return false
+		}
+	}
+	return object(pod, "metadata", "labels") != nil || member(pod, "metadata", "labels") == nil
 }
 
 // without admits a Pod without a sidecar, and says why.

@@ -2,7 +2,9 @@ package inject
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/belay-dev/belay/sidecar/settings"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
@@ -68,7 +70,37 @@ func find(l []any, name string) (map[string]any, int) {
 // isWindows reports whether a Pod is for Windows.
 func isWindows(pod map[string]any) bool {
 	return text(pod, "spec", "os", "name") == "windows" ||
-		text(pod, "spec", "nodeSelector", osLabel) == "windows" || text(pod, "spec", "nodeSelector", oldOSLabel) == "windows"
+		text(pod, "spec", "nodeSelector", osLabel) == "windows" || text(pod, "spec", "nodeSelector", oldOSLabel) == "windows" ||
+		hasWindowsAffinity(pod)
+}
+
+// hasWindowsAffinity reports whether the nodes that a Pod requires are Windows alone: each of
+// the terms, one of which must hold, says so.
+func hasWindowsAffinity(pod map[string]any) bool {
+	terms := list(pod, "spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+	for _, term := range terms {
+		if !slices.ContainsFunc(list(term, "matchExpressions"), func(e any) bool {
+			key, values := text(e, "key"), list(e, "values")
+			return (key == osLabel || key == oldOSLabel) && text(e, "operator") == "In" && len(values) == 1 && values[0] == "windows"
+		}) {
+			return false
+		}
+	}
+	return len(terms) > 0
+}
+
+// mainByPolicy is the policy's main container. A Pod that a policy selects, and that asks for
+// a sidecar itself, is seen by both; what the policy has said stands.
+func mainByPolicy(in Input) string {
+	if in.By != v1alpha1.SidecarByAnnotation || text(in.Pod, "metadata", "labels", v1alpha1.SidecarLabel) != v1alpha1.SidecarByPolicy {
+		return in.MainContainer
+	}
+	sidecar, _ := find(list(in.Pod, "spec", "initContainers"), v1alpha1.SidecarName)
+	said, _ := find(list(sidecar, "env"), settings.Container)
+	if c, _ := find(list(in.Pod, "spec", "containers"), text(said, "value")); c == nil {
+		return in.MainContainer
+	}
+	return text(said, "value")
 }
 
 // mainOf is the container whose readiness counts, by the same rule as evidence: the annotation,
@@ -107,6 +139,13 @@ type probing struct {
 // readyPath is where the volume with the ready file is mounted.
 const readyPath = "/var/run/belay-ready"
 
+// most are the bounds of what a sidecar reads; those of a readinessProbe are far above.
+var most = map[string]int64{"periodSeconds": 3600, "timeoutSeconds": 3600, "successThreshold": 1000, "failureThreshold": 1000}
+
+// maxHeaders bounds the headers of a probe. A variable of 128 KiB keeps a container from
+// starting.
+const maxHeaders = 16 << 10
+
 // probeOf is what the annotation says, else the readinessProbe. problem is a warning.
 func probeOf(pod, main map[string]any) (p probing, problem string) {
 	p = probing{
@@ -117,7 +156,7 @@ func probeOf(pod, main map[string]any) (p probing, problem string) {
 	ready := object(main, "readinessProbe")
 	for field, value := range map[string]*int64{"periodSeconds": &p.period, "timeoutSeconds": &p.timeout, "successThreshold": &p.successes, "failureThreshold": &p.failures} {
 		if n, ok := number(ready, field); ok && n > 0 {
-			*value = n
+			*value = min(n, most[field])
 		}
 	}
 	if said, ok := member(pod, "metadata", "annotations", v1alpha1.ProbeAnnotation).(string); ok {
@@ -172,6 +211,14 @@ func (p probing) at(port any, main map[string]any) (probing, string) {
 	if again, err := settings.Parse(p.probe.String()); err != nil || again != p.probe {
 		return unusable("cannot be run by a sidecar")
 	}
+	if text := settings.FormatHeaders(p.headers); len(text) > maxHeaders {
+		return unusable(fmt.Sprintf("has %d bytes of headers, and a sidecar is told at most %d", len(text), maxHeaders))
+	}
+	for _, h := range p.headers {
+		if h.Name == "" || strings.ContainsFunc(h.Name+h.Value, unicode.IsControl) {
+			return unusable("has a header that cannot be sent")
+		}
+	}
 	return p, ""
 }
 
@@ -183,11 +230,15 @@ func (p probing) annotated(pod map[string]any, said string) (probing, string) {
 	}
 	rest, isFile := strings.CutPrefix(said, "file://")
 	if isFile {
-		volume, path, ok := strings.Cut(rest, "/")
-		if found, _ := find(list(pod, "spec", "volumes"), volume); !ok || volume == "" || found == nil {
+		volume, path, _ := strings.Cut(rest, "/")
+		found, _ := find(list(pod, "spec", "volumes"), volume)
+		switch {
+		// The sidecar's own is there only when the Pod is seen again.
+		case volume == "" || volume == volumeName || found == nil:
 			return wrong(fmt.Sprintf("%s names no volume of the pod; it must be file://VOLUME/PATH", quote(said)))
-		}
-		if strings.Contains("/"+path+"/", "/../") {
+		case path == "" || strings.HasSuffix(path, "/"):
+			return wrong(fmt.Sprintf("%s names no file; it must be file://VOLUME/PATH", quote(said)))
+		case strings.Contains("/"+path+"/", "/../"):
 			return wrong(quote(said) + " leaves the volume")
 		}
 		p.volume, said = volume, "file://"+readyPath+"/"+path

@@ -4,30 +4,32 @@ package inject
 type Reason string
 
 const (
-	// ReasonInjected: a sidecar was added.
+	// ReasonInjected means: a sidecar was added.
 	ReasonInjected Reason = "SidecarInjected"
-	// ReasonRebuilt: the sidecar that came with the Pod was built anew.
+	// ReasonRebuilt means: the sidecar that came with the Pod was built anew.
 	ReasonRebuilt Reason = "SidecarRebuilt"
-	// ReasonInPlace: the sidecar is as it should be.
+	// ReasonInPlace means: the sidecar is as it should be.
 	ReasonInPlace Reason = "SidecarInPlace"
-	// ReasonSkipped: the Pod's annotation declines it.
+	// ReasonSkipped means: the Pod's annotation declines it.
 	ReasonSkipped Reason = "SidecarSkipped"
-	// ReasonMirrorPod: it is the image of a static Pod, which nobody can change.
+	// ReasonMirrorPod means: it is the image of a static Pod, which nobody can change.
 	ReasonMirrorPod Reason = "MirrorPod"
-	// ReasonWindows: it is for Windows, which the sidecar is not made for.
+	// ReasonWindows means: it is for Windows, which the sidecar is not made for.
 	ReasonWindows Reason = "WindowsPod"
-	// ReasonNameClash: the Pod has a container or a volume of the sidecar's name.
+	// ReasonNameClash means: the Pod has a container or a volume of the sidecar's name.
 	ReasonNameClash Reason = "NameClash"
-	// ReasonNoMainContainer: what is named as the main container is not there.
+	// ReasonNoMainContainer means: what is named as the main container is not there.
 	ReasonNoMainContainer Reason = "NoMainContainer"
-	// ReasonUnsuitable: the Pod has not the shape of one.
+	// ReasonTooLarge means: the Pod is so large that with a sidecar it might not be stored.
+	ReasonTooLarge Reason = "PodTooLarge"
+	// ReasonUnsuitable means: the Pod has not the shape of one.
 	ReasonUnsuitable Reason = "UnsuitablePod"
 
-	// ReasonMissing: the final Pod has no sidecar.
+	// ReasonMissing means: the final Pod has no sidecar.
 	ReasonMissing Reason = "SidecarMissing"
-	// ReasonBlocking: the final Pod would wait for its sidecar to end, which it never does.
+	// ReasonBlocking means: the final Pod would wait for its sidecar to end, which it never does.
 	ReasonBlocking Reason = "SidecarBlocking"
-	// ReasonDamaged: the final Pod's sidecar cannot report.
+	// ReasonDamaged means: the final Pod's sidecar cannot report.
 	ReasonDamaged Reason = "SidecarDamaged"
 )
 
@@ -54,8 +56,9 @@ type Config struct {
 
 // Input is all that a decision depends on.
 type Input struct {
-	// Pod is the object as it was sent.
-	Pod map[string]any
+	// Pod is the object as it was sent, and Bytes its length as JSON.
+	Pod   map[string]any
+	Bytes int
 	// By says what asks for the sidecar: v1alpha1.SidecarByPolicy or SidecarByAnnotation.
 	By string
 	// MainContainer is the policy's; empty for none.
@@ -63,6 +66,10 @@ type Input struct {
 	Config        Config
 	CA            CASource
 }
+
+// maxPodBytes is how large a Pod may be that gets a sidecar: etcd's bound of 1.5 MiB for a
+// request (etcd --max-request-bytes), less 16 KiB for the sidecar and what the API server adds.
+const maxPodBytes = 1536<<10 - 16<<10
 
 // Edit is one change of the object, as an operation of a JSON patch (RFC 6902).
 type Edit struct {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -66,7 +67,7 @@ func registrations() map[string]struct {
 	policies inForce
 	settings settings
 } {
-	return map[string]struct {
+	out := map[string]struct {
 		policies inForce
 		settings settings
 	}{
@@ -79,6 +80,8 @@ func registrations() map[string]struct {
 		}, settings{endpoint: service, ownNamespace: "belay-system", annotation: true}},
 		"outside-the-cluster.yaml": {inForce{owners: []*v1alpha1.OwnerPolicy{plain("otf")}}, settings{endpoint: Endpoint{URL: "https://localhost:9443"}, ownNamespace: "belay-system", annotation: true}},
 	}
+	maps.Copy(out, sidecarRegistrations())
+	return out
 }
 
 type rendered struct {
@@ -147,8 +150,12 @@ func TestEveryEntryKeepsTheRules(t *testing.T) {
 		}
 		for i, w := range all {
 			name := file + " " + w.Name
+			operation := admissionregistrationv1.Create
+			if strings.HasSuffix(w.Name, v1alpha1.RecoveryEntryDomain) {
+				operation = admissionregistrationv1.Update // of the status
+			}
 			for _, rule := range w.Rules {
-				if diff := cmp.Diff([]admissionregistrationv1.OperationType{admissionregistrationv1.Create}, rule.Operations); diff != "" {
+				if diff := cmp.Diff([]admissionregistrationv1.OperationType{operation}, rule.Operations); diff != "" {
 					t.Errorf("P03: %s: %s", name, diff)
 				}
 			}
