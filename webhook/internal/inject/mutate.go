@@ -84,6 +84,8 @@ func exempt(in Input) (Decision, bool) {
 		return Decision{Allowed: true, Reason: ReasonMirrorPod, Message: "it mirrors a static pod"}, true
 	case said == v1alpha1.SidecarSkip:
 		return Decision{Allowed: true, Reason: ReasonSkipped, Message: fmt.Sprintf("annotation %s declines the sidecar", v1alpha1.SidecarAnnotation)}, true
+	case in.By == v1alpha1.SidecarByAnnotation && member(in.Pod, "metadata", "annotations", v1alpha1.SidecarAnnotation) != nil && said != v1alpha1.SidecarInject:
+		return without(ReasonSkipped, fmt.Sprintf("annotation %s: %s is neither %s nor %s", v1alpha1.SidecarAnnotation, quote(said), v1alpha1.SidecarInject, v1alpha1.SidecarSkip)), true
 	case isWindows(in.Pod):
 		return without(ReasonWindows, "it is for Windows, which the sidecar is not made for"), true
 	}

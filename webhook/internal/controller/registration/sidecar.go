@@ -60,7 +60,7 @@ func sidecarEntries(policies []*v1alpha1.RecoveryPolicy, s settings) (mutating, 
 	}
 	add(sidecarAnnotationEntry, "", nil, nil, admissionregistrationv1.MatchCondition{
 		Name:       "belay.annotated",
-		Expression: fmt.Sprintf("has(object.metadata) && has(object.metadata.annotations) && object.metadata.annotations[?%q].orValue(\"\") == %q", v1alpha1.SidecarAnnotation, v1alpha1.SidecarInject),
+		Expression: fmt.Sprintf("has(object.metadata) && has(object.metadata.annotations) && object.metadata.annotations[?%q].orValue(%q) != %q", v1alpha1.SidecarAnnotation, v1alpha1.SidecarSkip, v1alpha1.SidecarSkip),
 	})
 	return mutating, validating
 }
