@@ -25,6 +25,10 @@ const (
 	maxCA    = 1 << 20
 )
 
+// unauthorizedWait is how long to wait after a token was not accepted: as long as the collector
+// keeps that verdict.
+const unauthorizedWait = 10 * time.Second
+
 // sender sends reports over one channel.
 type sender struct {
 	settings settings.Settings
@@ -66,7 +70,7 @@ func trust(s settings.Settings) (*tls.Config, error) {
 
 // read reads a file up to a bound.
 func read(path string, limit int64) ([]byte, error) {
-	f, err := os.Open(path) //nolint:gosec // named by the pod's own settings
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -91,8 +95,7 @@ func (s *sender) send(ctx context.Context, r wire.Report) outcome {
 		o.err = err
 		return o
 	}
-	why := wire.DecodeRefusal(answer.Body)
-	o.err = fmt.Errorf("the collector answers %d %s %s", answer.Status, why.Reason, why.Message)
+	o.err = fmt.Errorf("the collector answers %d %s", answer.Status, said(wire.DecodeRefusal(answer.Body), req.Header.Get("Authorization")))
 	switch {
 	case answer.Status == http.StatusOK:
 		a, err := wire.DecodeAnswer(answer.Body)
@@ -104,6 +107,9 @@ func (s *sender) send(ctx context.Context, r wire.Report) outcome {
 		o.kind, o.interval, o.err = delivered, a.Interval(), nil
 	case answer.Status == http.StatusTooManyRequests || answer.Status == http.StatusServiceUnavailable:
 		o.kind, o.interval = busy, retryAfter(answer.Header)
+	case answer.Status == http.StatusUnauthorized:
+		// It may be the token, which is renewed, or a moment's trouble of who looks at it.
+		o.kind, o.interval = refused, unauthorizedWait
 	case answer.Status >= 400 && answer.Status < 500:
 		o.kind = refused
 	}
@@ -132,6 +138,19 @@ func (s *sender) request(ctx context.Context, r wire.Report) (*http.Request, err
 	req.Header.Set("Authorization", "Bearer "+bearer)
 	req.Header.Set("User-Agent", "belay-sidecar/"+version)
 	return req, nil
+}
+
+// maxSaid bounds what is logged of somebody else's text.
+const maxSaid = 256
+
+// said is what a refusal says, for the log: not more than a line, and nothing where it repeats
+// the token, as an echo of the request would.
+func said(why wire.Refusal, authorization string) string {
+	text := why.Reason + " " + why.Message
+	if _, token, _ := strings.Cut(authorization, " "); strings.Contains(text, token) {
+		return "something that repeats the token"
+	}
+	return strings.TrimSpace(text[:min(len(text), maxSaid)])
 }
 
 // retryAfter reads a Retry-After in seconds, within bounds.

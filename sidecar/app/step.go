@@ -76,7 +76,7 @@ type event struct {
 	result probe.Result // probed
 
 	sequence uint64        // of the report: delivered, failed, refused
-	interval time.Duration // delivered: until the next report; busy: until the next try
+	interval time.Duration // delivered: until the next report; busy, refused: until the next try, or 0
 }
 
 type eventKind string
@@ -147,7 +147,11 @@ func step(s state, e event) (state, actions) {
 		wait = max(wait, e.interval)
 		s.earliest, s.nextReport = e.now.Add(wait), e.now.Add(wait)
 		if e.kind == refused {
-			s.nextReport = e.now.Add(refusedWait - time.Duration(e.random*float64(refusedWait)/2))
+			long := refusedWait
+			if e.interval > 0 {
+				long = e.interval
+			}
+			s.nextReport = e.now.Add(long - time.Duration(e.random*float64(long)/2))
 		}
 	case stop:
 		if !s.stopping {
@@ -162,6 +166,7 @@ func step(s state, e event) (state, actions) {
 	}
 	if s.settings.Probe.Runs() && !s.probing && !e.now.Before(s.nextProbe) {
 		s.probing = true
+		s.nextProbe = e.now.Add(s.period())
 		a.probe = true
 	}
 	if !s.sending && s.due(e.now) {
@@ -173,7 +178,7 @@ func step(s state, e event) (state, actions) {
 
 // restAfter is the interval from which a connection is closed between two reports: it costs
 // the collector some 40 KiB while it is open, and a handshake costs a third of a millisecond.
-const restAfter = 20 * time.Second
+const restAfter = 5 * time.Second
 
 // judge takes a result in.
 func (s state) judge(e event) (state, bool) {
@@ -264,7 +269,9 @@ func millis(t time.Time) int64 {
 }
 
 func (s state) report(now time.Time) *wire.Report {
-	observed := s.observed
+	// How long ago it was goes by the clock that only runs forward: had the node's been put back
+	// since, what was observed of an earlier run would seem to be of the next one.
+	observed := now.Add(-now.Sub(s.observed))
 	if s.verdict == wire.StateUnknown {
 		observed = now // nothing was observed but that the sidecar runs
 	}

@@ -401,7 +401,7 @@ func TestReports(t *testing.T) {
 			}
 		},
 		"a connection rests over a long interval alone": func(t *testing.T) {
-			for interval, want := range map[time.Duration]bool{time.Second: false, 19 * time.Second: false, 20 * time.Second: true, time.Minute: true} {
+			for interval, want := range map[time.Duration]bool{time.Second: false, 4 * time.Second: false, 5 * time.Second: true, time.Minute: true} {
 				w := newWorld(t, unprobed(settings.KindNone))
 				w.do(event{kind: tick})
 				if a := w.do(event{kind: delivered, interval: interval}); a.rest != want {
@@ -621,7 +621,7 @@ func TestStop(t *testing.T) {
 			w.do(event{kind: stop})
 			w.wantSent(wire.StateUnknown, reasonStopping, 2)
 			w.now = w.now.Add(time.Minute)
-			if a := w.finish(false); a.changed || a.probe || w.st.verdict != wire.StateUnknown {
+			if a := w.finish(true); a.changed || a.probe || w.st.verdict != wire.StateUnknown {
 				t.Errorf("a probe has the last word: %+v, %+v", a, w.st)
 			}
 			wantExit(t, w, false)
@@ -750,5 +750,22 @@ func TestStateDoesNotGrow(t *testing.T) {
 		case reflect.Slice, reflect.Map, reflect.Chan, reflect.Pointer, reflect.Func, reflect.Interface:
 			t.Errorf("field %s is a %s", f.Name, f.Type)
 		}
+	}
+}
+
+// TestAClockThatIsPutBack: the age of what was observed stays, so that it is never told to be of
+// a run that has begun since.
+func TestAClockThatIsPutBack(t *testing.T) {
+	t.Parallel()
+	s := begin(settings.Settings{Probe: settings.Probe{Kind: settings.KindTCP, Port: 1}, Period: time.Second, Successes: 1, Failures: 3}, "r", time.Now())
+	ahead := time.Now().Round(0).Add(time.Hour) // by the wall alone, as a file's time
+	at := time.Now()
+	s, _ = step(s, event{kind: probed, now: at, result: probe.Result{OK: true, Reason: "ProbeSucceeded", At: at}})
+	later := at.Add(10 * time.Second)
+	if got, want := s.report(later).ObservedUnixMillis, at.UnixMilli(); got < want-1 || got > want+1 {
+		t.Errorf("observed %d, want %d", got, want)
+	}
+	if got := s.report(ahead.Add(time.Second)).ObservedUnixMillis; got > ahead.Add(time.Second).UnixMilli() {
+		t.Errorf("observed %d, in times to come", got)
 	}
 }

@@ -175,6 +175,8 @@ func newLink(cfg Config) *link {
 			return nil, errors.New("only https is spoken here")
 		},
 		ForceAttemptHTTP2: true,
+		// A page of it, where the default is ten megabytes: more than a sidecar may have.
+		MaxResponseHeaderBytes: 16 << 10,
 		HTTP2:             &http.HTTP2Config{SendPingTimeout: cfg.PingAfter, PingTimeout: cfg.PingTimeout},
 	}
 	return l

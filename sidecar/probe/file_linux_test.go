@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -32,7 +33,7 @@ func TestFile(t *testing.T) {
 	}{
 		"absent":                        {func(*testing.T, string) {}, probe.ReasonNoFile, time.Time{}},
 		"written an hour ago":           {func(t *testing.T, path string) { write(t, path, past) }, probe.ReasonSucceeded, past},
-		"written in times to come":      {func(t *testing.T, path string) { write(t, path, time.Now().Add(time.Hour)) }, probe.ReasonSucceeded, time.Time{}},
+		"written in times to come":      {func(t *testing.T, path string) { write(t, path, time.Now().Add(time.Hour)) }, probe.ReasonSucceeded, time.UnixMilli(1)},
 		"written before there was Unix": {func(t *testing.T, path string) { write(t, path, time.Unix(-1, 0)) }, probe.ReasonSucceeded, time.Unix(-1, 0)},
 		"a folder": {func(t *testing.T, path string) {
 			if err := os.Mkdir(path, 0o755); err != nil {
@@ -71,6 +72,12 @@ func TestFile(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A line of the log is short, however long a path is.
+func TestFileOfALongPath(t *testing.T) {
+	t.Parallel()
+	want(t, newProber(t, "file:///nowhere/"+strings.Repeat("ж/", 500)+"ready"), probe.ReasonNoFile)
 }
 
 // The main container may keep its folder to itself.

@@ -165,25 +165,32 @@ func (p *Prober) connect(ctx context.Context) error {
 	return conn.Close()
 }
 
+// answer is as much of an HTTP response as was read.
+type answer struct {
+	status          int
+	header, trailer http.Header
+	body            []byte
+}
+
 // exchange makes one request over a connection of its own, and closes that whatever comes: a
 // kept one would go on to an earlier run of the container, and one that http.Transport has to
 // itself is dialled on after the time-out, and kept for as long as the server says nothing.
-func (p *Prober) exchange(req *http.Request) (*http.Response, []byte, error) {
+func (p *Prober) exchange(req *http.Request) (answer, error) {
 	conn, err := p.http.NewClientConn(req.Context(), req.URL.Scheme, p.address)
 	if err != nil {
-		return nil, nil, err
+		return answer{}, err
 	}
 	defer func() { _ = conn.Close() }()
 	resp, err := conn.RoundTrip(req)
 	if err != nil {
-		return nil, nil, conceal(err)
+		return answer{}, conceal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody)) // some servers mind a client that leaves
 	if err != nil {
-		return nil, nil, conceal(err)
+		return answer{}, conceal(err)
 	}
-	return resp, body, nil
+	return answer{status: resp.StatusCode, header: resp.Header, trailer: resp.Trailer, body: body}, nil
 }
 
 func conceal(err error) error {
@@ -218,12 +225,12 @@ func (p *Prober) get(ctx context.Context) error {
 	if host := req.Header.Get("Host"); host != "" {
 		req.Host = host
 	}
-	resp, _, err := p.exchange(req)
+	got, err := p.exchange(req)
 	if err != nil {
 		return err
 	}
-	if resp.StatusCode < 200 || resp.StatusCode >= 400 {
-		return failure{ReasonStatus, fmt.Sprintf("the HTTP status is %d", resp.StatusCode)}
+	if got.status < 200 || got.status >= 400 {
+		return failure{ReasonStatus, fmt.Sprintf("the HTTP status is %d", got.status)}
 	}
 	return nil
 }
@@ -241,7 +248,7 @@ func (p *Prober) health(ctx context.Context) error {
 		message = append(append(message, 0x0a), binary.AppendUvarint(nil, uint64(len(p.spec.Path)))...)
 		message = append(message, p.spec.Path...)
 	}
-	frame := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...) //nolint:gosec // bounded by the settings
+	frame := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+p.address+"/grpc.health.v1.Health/Check", bytes.NewReader(frame))
 	if err != nil {
 		return err
@@ -249,24 +256,24 @@ func (p *Prober) health(ctx context.Context) error {
 	req.Header.Set("Content-Type", "application/grpc")
 	req.Header.Set("Te", "trailers")
 	req.Header.Set("User-Agent", agent)
-	resp, body, err := p.exchange(req)
+	got, err := p.exchange(req)
 	if err != nil {
 		return err
 	}
-	if resp.StatusCode != http.StatusOK {
-		return failure{ReasonStatus, fmt.Sprintf("the HTTP status is %d", resp.StatusCode)}
+	if got.status != http.StatusOK {
+		return failure{ReasonStatus, fmt.Sprintf("the HTTP status is %d", got.status)}
 	}
-	if len(body) == maxBody {
+	if len(got.body) == maxBody {
 		return errMessage // and the status behind it was not read
 	}
-	status := resp.Trailer.Get("Grpc-Status")
+	status := got.trailer.Get("Grpc-Status")
 	if status == "" {
-		status = resp.Header.Get("Grpc-Status") // an answer without a message
+		status = got.header.Get("Grpc-Status") // an answer without a message
 	}
 	if status != "0" {
 		return failure{ReasonStatus, fmt.Sprintf("the gRPC status is %.8q", status)}
 	}
-	state, err := healthStatus(body)
+	state, err := healthStatus(got.body)
 	if err != nil {
 		return err
 	}
@@ -322,7 +329,11 @@ func healthStatus(body []byte) (uint64, error) {
 	return state, nil
 }
 
-// file finds when the ready file was written; a time to come is taken for now.
+// never is earlier than any run of a container.
+var never = time.UnixMilli(1)
+
+// file finds when the ready file was written. A time to come says nothing of when that was: it
+// stays ready, and vouches for no run.
 func file(path string, now time.Time) (time.Time, error) {
 	info, err := os.Stat(path)
 	switch {
@@ -333,7 +344,7 @@ func file(path string, now time.Time) (time.Time, error) {
 	case info.IsDir():
 		return now, failure{ReasonNoFile, path + " is a folder"}
 	case info.ModTime().After(now):
-		return now, nil
+		return never, nil
 	}
 	return info.ModTime(), nil
 }

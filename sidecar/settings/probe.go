@@ -11,17 +11,17 @@ import (
 type Kind string
 
 const (
-	// KindNone: there is nothing to probe; the kubelet's own verdict counts.
+	// KindNone is nothing to probe; the kubelet's own verdict counts.
 	KindNone Kind = "none"
-	// KindExec: the main container is probed by a command, which only the kubelet can run
-	// in it; its verdict counts.
+	// KindExec is a command, which only the kubelet can run in the main container; its
+	// verdict counts.
 	KindExec Kind = "exec"
-	// KindUnusable: the probe names a port that the container does not have, which the
+	// KindUnusable is a probe that names a port that the container does not have, which the
 	// kubelet will fail on as well.
 	KindUnusable Kind = "unusable"
-	// KindHTTP and KindHTTPS succeed on any status from 200 to 399. Certificates are not
-	// verified, as the kubelet does not.
-	KindHTTP  Kind = "http"
+	// KindHTTP succeeds on any status from 200 to 399. Redirects are not followed.
+	KindHTTP Kind = "http"
+	// KindHTTPS does, too. Certificates are not verified, as the kubelet does not.
 	KindHTTPS Kind = "https"
 	// KindTCP succeeds when a connection is accepted.
 	KindTCP Kind = "tcp"

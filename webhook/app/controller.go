@@ -199,6 +199,7 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	}
 	core := newCore(ctx, log, 0) // nobody calls it
 	log.Info("starting belay-controller", "version", version, "namespace", o.namespace)
+	//nolint:contextcheck // the core has the context of the signal
 	return core.run("belay-controller", o.probeAddr, map[string]healthz.Checker{
 		"live": core.Live, "draining": core.draining, "caches-synced": synced.check,
 	}, mgr, synced)

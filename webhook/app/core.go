@@ -69,9 +69,8 @@ func (c *core) run(name, probes string, ready map[string]healthz.Checker, mgr ma
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			if err := answers.Run(probing); err != nil && probing.Err() == nil {
-				c.log.Error(err, "probes stopped")
-				c.cancel()
+			if err := answers.Run(probing); probing.Err() == nil {
+				c.Fail("probes", err)
 			}
 		}()
 		defer func() { stop(); <-ended }()
@@ -89,6 +88,7 @@ func (c *core) run(name, probes string, ready map[string]healthz.Checker, mgr ma
 			case err = <-ended:
 			case <-time.After(time.Second):
 				c.log.Info("stopping before the caches were synced")
+				err = c.Err()
 			}
 			break
 		}

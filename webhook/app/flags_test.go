@@ -4,7 +4,7 @@ import "testing"
 
 // sane are flags that make sense.
 func sane() *controllerOptions {
-	return &controllerOptions{common: common{namespace: "belay-system", caSecret: "belay-ca"}, webhookPort: 443, webhookService: "belay-webhook", webhookAccount: "a", controllerAccount: "b"}
+	return &controllerOptions{common: common{namespace: "belay-system", caSecret: "belay-ca", metricsAddr: "0", probeAddr: "0"}, webhookPort: 443, webhookService: "belay-webhook", webhookAccount: "a", controllerAccount: "b"}
 }
 
 func TestFlagsOfTheControllerThatMakeNoSense(t *testing.T) {

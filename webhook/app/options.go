@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -11,6 +12,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/metadata"
@@ -51,6 +53,14 @@ func (c *common) validate() error {
 	}
 	if errs := validation.IsDNS1123Subdomain(c.caSecret); len(errs) > 0 {
 		return usagef("--ca-secret %q: %s", c.caSecret, errs[0])
+	}
+	for flag, address := range map[string]string{"metrics-bind-address": c.metricsAddr, "health-probe-bind-address": c.probeAddr} {
+		if address == "0" {
+			continue
+		}
+		if _, _, err := splitAddress(flag, address); err != nil {
+			return err
+		}
 	}
 	if c.logLevel < 0 || c.logLevel > 10 {
 		return usagef("--v %d: must be from 0 to 10", c.logLevel)
@@ -123,7 +133,54 @@ func mapperFor(cfg *rest.Config, _ *http.Client) (meta.RESTMapper, error) {
 	if err != nil {
 		return nil, err
 	}
-	return apiutil.NewDynamicRESTMapper(bounded, hc)
+	asked, err := apiutil.NewDynamicRESTMapper(bounded, hc)
+	if err != nil {
+		return nil, err
+	}
+	return newKnowingMapper(asked), nil
+}
+
+// knowingMapper knows the kinds that a process watches from its start without asking an API
+// server that is away: the process waits for it then, and does not end again and again.
+type knowingMapper struct {
+	meta.RESTMapper
+	known *meta.DefaultRESTMapper
+
+	mu sync.Mutex
+	// failed is when the API server could not be asked.
+	failed time.Time
+}
+
+// askAgain is how long an API server that could not be asked is not asked about what is known:
+// while it hangs the start would take a time-out for each kind.
+const askAgain = 5 * discoveryTimeout
+
+func newKnowingMapper(asked meta.RESTMapper) *knowingMapper {
+	known := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range []string{"OwnerPolicy", "NamePolicy", "RecoveryPolicy"} {
+		known.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	}
+	known.Add(facts.NamespaceKind, meta.RESTScopeRoot)
+	return &knowingMapper{RESTMapper: asked, known: known}
+}
+
+// RESTMapping asks first: an API server that is older than this release may not serve a kind.
+func (m *knowingMapper) RESTMapping(gk schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	known, unknown := m.known.RESTMapping(gk, versions...)
+	if unknown != nil {
+		return m.RESTMapper.RESTMapping(gk, versions...)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.failed.IsZero() && time.Since(m.failed) < askAgain {
+		return known, nil
+	}
+	out, err := m.RESTMapper.RESTMapping(gk, versions...)
+	if err == nil || meta.IsNoMatchError(err) {
+		return out, err
+	}
+	m.failed = time.Now()
+	return known, nil
 }
 
 func registerMetrics() { metrics.MustRegister() }

@@ -648,7 +648,7 @@ func TestAPolicyThatMeansNothing(t *testing.T) {
 		"a record outside of the status":  {change: func(s *spec) { s.RecordPath = ".metadata.annotations" }, says: []string{"spec.recordPath"}},
 		"every Pod of the cluster":        {change: func(s *spec) { s.Pods[0].Selector = metav1.LabelSelector{} }, says: []string{"must not be empty"}},
 		"Pods by owner and by name":       {change: func(s *spec) { s.Pods[1].Owner = &v1alpha1.PodsByOwner{} }, says: []string{"exactly one of owner and names"}},
-		"a report that is fresh for ever": {change: func(s *spec) { s.WitnessFreshFor.Duration = 1 << 50 }, says: []string{"between 1s and 10m"}},
+		"a report that is fresh for ever": {change: func(s *spec) { s.WitnessFreshFor.Duration = 1 << 50 }, says: []string{"between 5s and 10m"}},
 	}
 	ctx := stack.TestContext(t)
 	for name, c := range rows {

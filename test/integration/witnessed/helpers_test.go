@@ -94,7 +94,7 @@ func pod(namespace, name string, port int) *corev1.Pod {
 // run, which began some seconds ago.
 func running(ctx context.Context, s *stack.Stack, p *corev1.Pod, n int, since time.Duration) error {
 	return status(ctx, s, p, corev1.ContainerStatus{
-		Name: "main", ContainerID: containerID(p, n), Image: "registry.example/app:1", ImageID: "x", Ready: true, RestartCount: int32(n - 1), //nolint:gosec // small
+		Name: "main", ContainerID: containerID(p, n), Image: "registry.example/app:1", ImageID: "x", Ready: true, RestartCount: int32(n - 1),
 		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(time.Now().Add(-since))}},
 	}, true)
 }

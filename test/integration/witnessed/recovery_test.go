@@ -101,7 +101,7 @@ func (b *box) recover(ctx context.Context) (reasons []string) {
 	if err == nil {
 		return nil
 	}
-	status, ok := err.(apierrors.APIStatus) //nolint:errorlint // the client's own
+	status, ok := err.(apierrors.APIStatus)
 	if !ok || status.Status().Details == nil {
 		b.t.Fatal(err)
 	}

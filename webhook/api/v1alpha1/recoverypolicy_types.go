@@ -153,12 +153,12 @@ type RecoveryPolicySpec struct {
 
 	// witnessFreshFor is how old a sidecar's last report may be. While an object that has
 	// failed waits for a Pod, its sidecar is asked for a report after a third of it, and after a
-	// minute at most. From 1s to 10m. Default 30s.
+	// minute at most. From 5s to 10m. Default 30s.
 	// +optional
 	// +kubebuilder:default="30s"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=duration
-	// +kubebuilder:validation:XValidation:rule="self >= duration('1s') && self <= duration('10m')",message="must be between 1s and 10m"
+	// +kubebuilder:validation:XValidation:rule="self >= duration('5s') && self <= duration('10m')",message="must be between 5s and 10m"
 	WitnessFreshFor metav1.Duration `json:"witnessFreshFor,omitzero"`
 
 	// recover says whether belay itself brings objects back whose own controller never

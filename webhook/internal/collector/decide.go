@@ -15,6 +15,7 @@ import (
 // Reason says what came of a report. The list is closed.
 type Reason string
 
+// Reasons of decisions.
 const (
 	// ReasonWritten: the condition was written.
 	ReasonWritten Reason = "Written"
@@ -72,9 +73,10 @@ type Input struct {
 	// then.
 	Recovering bool
 	FreshFor   time.Duration
-	// Witnesses: there is a policy that goes by reports.
-	Witnesses bool
-	Now       time.Time
+	// Witnesses: there is a policy that goes by reports. Unsure: it is not known yet whom
+	// failed objects wait for.
+	Witnesses, Unsure bool
+	Now               time.Time
 }
 
 // Decision is what becomes of a report.
@@ -108,6 +110,11 @@ const (
 	// skew is how far a node's clock may be ahead of the collector's. A run of a sidecar that
 	// is to begin later than that orders nothing: the clock was wrong.
 	skew = 5 * time.Second
+	// settled is how long reports of a run of a sidecar that is over may still come in: the
+	// connection of one ends after 45 s without a call, reading one and working on it take 10 s
+	// each. A run that began earlier by the node's clock, and speaks later than that, is the
+	// one there is: the clock was put back.
+	settled = 2 * time.Minute
 )
 
 // Decide decides what becomes of a report. It is a pure function.
@@ -142,33 +149,37 @@ func Decide(in Input) Decision {
 	if !ok {
 		return refuse(ReasonNoSuchContainer)
 	}
-	d := Decision{Accepted: true, Interval: in.interval()}
+	d := Decision{Accepted: true, Interval: in.interval(main)}
 	order := recovery.Order{Reporter: in.Report.Reporter, Sequence: in.Report.Sequence, Since: in.Report.ReporterSinceUnixMillis}
 	switch {
 	case pod.Phase == corev1.PodSucceeded || pod.Phase == corev1.PodFailed:
 		d.Reason = ReasonFinished
 		return d
-	case later(pod.Report.Order, order, in.Now):
+	case later(pod.Report, order, in.Now):
 		d.Reason = ReasonLate
 		return d
 	}
 	want := in.condition()
 	id, reason := run(main, in.Report)
 	if reason != "" {
-		if !in.Pod.Live {
+		// That it does not run informers know well enough: a container that waits, of a Pod whose
+		// probe succeeds all the same, must not cost a read each second. Of anything else than
+		// ready they do not know which container it is about.
+		if !in.Pod.Live && (in.Report.State != wire.StateReady || reason != ReasonNotRunning || main.Running) {
 			return live
 		}
 		d.Reason = reason
-		if in.Report.State == wire.StateReady {
+		d.Interval = min(d.Interval, trial)
+		if mayFollow(main, in.Report) {
 			d.Interval = soon
-		} else {
-			d.Interval = min(d.Interval, trial)
 		}
 		return d
 	}
 	was := pod.Report
 	same := was.Present && was.Status == want.Status && was.Reason == want.Reason && was.Container == id && was.Reporter == order.Reporter && was.Sequence == order.Sequence
-	if same && !(in.Recovering && in.Now.Sub(was.At) >= in.FreshFor/3) {
+	age := in.Now.Sub(was.At) // below zero by another clock
+	fresh := -skew <= age && age < in.FreshFor/3
+	if same && (fresh || !in.Recovering) {
 		d.Reason = ReasonUnchanged
 		return d
 	}
@@ -194,11 +205,17 @@ func container(p recovery.Pod, name string) (recovery.Container, bool) {
 
 // later reports whether what is written is later than what has come. One run of a sidecar
 // counts; two runs are on one node, and go by its clock.
-func later(was, is recovery.Order, now time.Time) bool {
+func later(was recovery.Report, is recovery.Order, now time.Time) bool {
 	if was.Reporter == is.Reporter {
 		return was.Sequence > is.Sequence
 	}
-	return was.Since > is.Since && was.Since <= now.Add(skew).UnixMilli()
+	if is.Since == 0 {
+		return was.Since > 0 // one that was asked for by hand, which has no say beside another
+	}
+	// Both are of one node's clock, which may be ahead; only one of them is ahead after it was
+	// put right.
+	ahead, age := now.Add(skew).UnixMilli(), now.Sub(was.At)
+	return was.Since > is.Since && (was.Since <= ahead || is.Since > ahead) && -skew <= age && age < settled
 }
 
 // run finds the run of the container that a report is about; reason says why there is none.
@@ -216,6 +233,19 @@ func run(c recovery.Container, r wire.Report) (id string, reason Reason) {
 	return c.ID, ""
 }
 
+// mayFollow reports whether a report that says ready, and is about no run yet, can soon be
+// followed by one that is: the kubelet is about to tell of the run, or the next probe begins
+// late enough. Otherwise each second would cost a read for nothing.
+func mayFollow(c recovery.Container, r wire.Report) bool {
+	switch {
+	case r.State != wire.StateReady || c.Ended && c.NeverRestarted:
+		return false
+	case !c.Running || c.ID == "":
+		return true
+	}
+	return c.Started != 0 && r.ObservedUnixMillis+trial.Milliseconds() >= (c.Started+1)*1000
+}
+
 // condition is the condition that a report asks for, without whose report it is.
 func (in Input) condition() Condition {
 	switch r := in.Report; r.State {
@@ -225,20 +255,26 @@ func (in Input) condition() Condition {
 		return Condition{Status: corev1.ConditionFalse, Reason: r.Reason, Message: "the sidecar's probe of the main container fails"}
 	default:
 		text := "the sidecar cannot tell whether the main container is ready"
-		if r.Reason == recovery.ReportNoProbe || r.Reason == recovery.ReportExecProbe {
+		if defers(r) {
 			text = "there is no probe that a sidecar can run, so that the kubelet's verdict counts"
 		}
 		return Condition{Status: corev1.ConditionUnknown, Reason: r.Reason, Message: text}
 	}
 }
 
+// defers reports whether the sidecar leaves the verdict to the kubelet.
+func defers(r wire.Report) bool {
+	return recovery.Report{Status: corev1.ConditionUnknown, Reason: r.Reason}.Defers() && r.State == wire.StateUnknown
+}
+
 // interval is when the Pod is to report again: long as a rule, short while a failed object
-// waits for it. Cost follows failures, not Pods.
-func (in Input) interval() time.Duration {
+// waits for it. Cost follows failures, not Pods: one without a probe is no failure.
+func (in Input) interval(main recovery.Container) time.Duration {
+	ready := in.Report.State == wire.StateReady || defers(in.Report) && main.Ready
 	switch {
 	case in.Recovering:
 		return min(max(in.FreshFor/3, wire.MinInterval), wire.DefaultInterval)
-	case in.Witnesses && in.Report.State != wire.StateReady:
+	case in.Unsure, in.Witnesses && !ready:
 		return trial
 	default:
 		return wire.DefaultInterval

@@ -20,6 +20,7 @@ import (
 	"github.com/belay-dev/belay/sidecar/wire"
 	"github.com/belay-dev/belay/webhook/internal/fact"
 	"github.com/belay-dev/belay/webhook/internal/metrics"
+	"github.com/belay-dev/belay/webhook/internal/wording"
 )
 
 const (
@@ -32,6 +33,13 @@ const (
 	// second.
 	perPod = rate.Limit(2)
 	burst  = 10
+	// perWrite and writeBurst bound how often one Pod's condition is written: each write is one
+	// of etcd's, and the whole Pod goes to all who watch. What is put off comes with the next
+	// report.
+	perWrite   = rate.Limit(0.5)
+	writeBurst = 6
+	// putOff is when that is asked for.
+	putOff = 2 * time.Second
 	// maxLimiters is how many Pods' rates are known at a time, of some 200 bytes each.
 	maxLimiters = 20_000
 	// tries bounds how often a report is decided on anew, when its Pod was changed meanwhile
@@ -43,6 +51,8 @@ const (
 const (
 	// ReasonUnreadable: it is no report.
 	ReasonUnreadable Reason = "Unreadable"
+	// ReasonPutOff: the condition was written too often of late; with the next report.
+	ReasonPutOff Reason = "PutOff"
 	// ReasonTooMany: reports come faster than they are taken.
 	ReasonTooMany Reason = "TooManyReports"
 	// ReasonInternal: a bug of belay.
@@ -57,9 +67,19 @@ type ModeGetter interface {
 // Waiting knows which Pods failed objects wait for.
 type Waiting interface {
 	// For reports whether a failed object waits for a Pod, and how old a report may then be.
-	For(uid string) (freshFor time.Duration, waits bool)
+	For(namespace, uid string) (freshFor time.Duration, waits bool)
 	// Any reports whether there is a policy that goes by reports.
 	Any() bool
+	// Synced reports whether For knows.
+	Synced() bool
+}
+
+type trustedKey struct{}
+
+// WithTrusted is a context of a connection, whose server is told by a call that it has shown a
+// token which counts.
+func WithTrusted(ctx context.Context, trusted func()) context.Context {
+	return context.WithValue(ctx, trustedKey{}, trusted)
 }
 
 // Collector is the HTTP handler of reports.
@@ -78,6 +98,7 @@ type Collector struct {
 func (c *Collector) Handler() http.Handler {
 	c.calls = make(chan struct{}, maxCalls)
 	c.limiters = lru.New(maxLimiters)
+	c.Pods.places = make(chan struct{}, maxPlaces)
 	mux := http.NewServeMux()
 	mux.HandleFunc(wire.Path, c.serve)
 	return mux
@@ -89,6 +110,19 @@ type refusal struct {
 	reason     Reason
 	message    string
 	retryAfter int
+}
+
+// encode returns the body of a refusal, within what a sidecar reads of an answer: a message
+// may repeat what the report says, and JSON takes up to six bytes for one.
+func (r refusal) encode() ([]byte, error) {
+	message := wording.OneLine(r.message)
+	for _, most := range []int{len(message), 512, 128} {
+		body, err := wire.EncodeRefusal(wire.Refusal{Reason: string(r.reason), Message: wording.Clip(message, most)})
+		if err != nil || len(body) <= wire.MaxAnswerBytes {
+			return body, err
+		}
+	}
+	return wire.EncodeRefusal(wire.Refusal{Reason: string(r.reason)})
 }
 
 func (c *Collector) serve(w http.ResponseWriter, r *http.Request) {
@@ -110,7 +144,10 @@ func (c *Collector) serve(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Retry-After", strconv.Itoa(no.retryAfter))
 		}
 		code = no.code
-		body, err = wire.EncodeRefusal(wire.Refusal{Reason: string(no.reason), Message: no.message})
+		if code == http.StatusUnauthorized {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+		}
+		body, err = no.encode()
 	} else {
 		body, err = wire.EncodeAnswer(wire.AnswerWith(d.Interval))
 	}
@@ -119,7 +156,7 @@ func (c *Collector) serve(w http.ResponseWriter, r *http.Request) {
 		code = http.StatusInternalServerError
 	}
 	w.WriteHeader(code)
-	if _, err := w.Write(body); err != nil {
+	if _, err := w.Write(body); err != nil { //nolint:gosec // it is JSON, and says so
 		c.Log.V(1).Info("answer not delivered", "error", err.Error())
 	}
 }
@@ -133,6 +170,16 @@ func (c *Collector) report(w http.ResponseWriter, r *http.Request) (d Decision, 
 			no = &refusal{code: http.StatusInternalServerError, reason: ReasonInternal, message: "belay had an internal error; see its log"}
 		}
 	}()
+	// A body may come as slowly as the server lets it, from anybody: it keeps no place.
+	report, no := decoded(w, r)
+	if no != nil {
+		return d, no
+	}
+	scheme, bearer, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	ok = ok && strings.EqualFold(scheme, "Bearer")
+	if !ok {
+		return d, unauthorized(ReasonNoToken)
+	}
 	select {
 	case c.calls <- struct{}{}:
 		defer func() { <-c.calls }()
@@ -141,14 +188,6 @@ func (c *Collector) report(w http.ResponseWriter, r *http.Request) (d Decision, 
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), callTimeout)
 	defer cancel()
-	report, no := decoded(w, r)
-	if no != nil {
-		return d, no
-	}
-	bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if !ok {
-		return d, unauthorized(ReasonNoToken)
-	}
 	caller, reason, err := c.Tokens.Review(ctx, strings.TrimSpace(bearer))
 	log := c.Log.WithValues("namespace", report.Namespace, "name", report.Pod, "uid", report.UID)
 	switch {
@@ -158,7 +197,11 @@ func (c *Collector) report(w http.ResponseWriter, r *http.Request) (d Decision, 
 	case reason != "":
 		log.V(1).Info("token refused", "reason", reason)
 		return d, unauthorized(reason)
-	case !c.limiter(caller).Allow():
+	}
+	if trusted, ok := r.Context().Value(trustedKey{}).(func()); ok {
+		trusted()
+	}
+	if !c.limits(caller).calls.Allow() {
 		return d, &refusal{code: http.StatusTooManyRequests, reason: ReasonTooMany, message: "this pod reports too often", retryAfter: 1}
 	}
 	d, err = c.decide(ctx, report, caller)
@@ -189,7 +232,7 @@ var words = map[Reason]string{
 }
 
 // tokenWords say to people why a token does not count.
-var tokenWords = map[Reason]string{
+var tokenWords = map[Reason]string{ //nolint:gosec // about tokens, and none of them
 	ReasonNoToken:       "there is no token of a service account",
 	ReasonWrongAudience: "the token is for another audience",
 	ReasonUnbound:       "the token is bound to no pod",
@@ -228,13 +271,16 @@ func decoded(w http.ResponseWriter, r *http.Request) (wire.Report, *refusal) {
 	return report, nil
 }
 
-func (c *Collector) limiter(caller Caller) *rate.Limiter {
+// limits are those of one Pod.
+type limits struct{ calls, writes *rate.Limiter }
+
+func (c *Collector) limits(caller Caller) limits {
 	if l, ok := c.limiters.Get(caller.UID); ok {
-		if l, ok := l.(*rate.Limiter); ok {
+		if l, ok := l.(limits); ok {
 			return l
 		}
 	}
-	l := rate.NewLimiter(perPod, burst)
+	l := limits{calls: rate.NewLimiter(perPod, burst), writes: rate.NewLimiter(perWrite, writeBurst)}
 	c.limiters.Add(caller.UID, l)
 	return l
 }
@@ -242,8 +288,8 @@ func (c *Collector) limiter(caller Caller) *rate.Limiter {
 // decide gathers what the decision needs, and writes what it says. A Pod that was changed
 // meanwhile is read again: the other report may be the later one.
 func (c *Collector) decide(ctx context.Context, report wire.Report, caller Caller) (d Decision, err error) {
-	in := Input{Report: report, Caller: caller, Witnesses: c.Waiting.Any()}
-	in.FreshFor, in.Recovering = c.Waiting.For(report.UID)
+	in := Input{Report: report, Caller: caller, Witnesses: c.Waiting.Any(), Unsure: !c.Waiting.Synced()}
+	in.FreshFor, in.Recovering = c.Waiting.For(caller.Namespace, report.UID)
 	if in.Mode, err = c.Modes.Mode(ctx, caller.Namespace); err == nil {
 		in.ModeState = fact.Known
 	} else if apierrors.IsNotFound(err) {
@@ -260,6 +306,10 @@ func (c *Collector) decide(ctx context.Context, report wire.Report, caller Calle
 		}
 		if d.Write == nil {
 			return d, errors.Join(err, failed)
+		}
+		if !c.limits(caller).writes.Allow() {
+			d.Reason, d.Write, d.Interval = ReasonPutOff, nil, min(d.Interval, putOff)
+			return d, nil
 		}
 		err = c.Pods.write(ctx, caller, version, *d.Write, in.Now)
 		switch {

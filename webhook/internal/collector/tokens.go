@@ -58,7 +58,7 @@ const (
 // and extras.
 type Tokens struct {
 	reviews  authenticationclient.TokenReviewInterface
-	verdicts *utilcache.Expiring
+	verdicts *utilcache.LRUExpireCache
 	// inFlight bounds the reviews at a time: made-up tokens must not flood the API server.
 	inFlight chan struct{}
 	now      func() time.Time
@@ -67,9 +67,13 @@ type Tokens struct {
 // maxReviews is how many reviews are under way at a time.
 const maxReviews = 32
 
+// reviewWait is how long a report waits for its token's review to begin. Tokens that nobody
+// knows, which anybody can make up, keep the others' places no longer.
+const reviewWait = 500 * time.Millisecond
+
 // NewTokens returns Tokens.
 func NewTokens(reviews authenticationclient.TokenReviewInterface) *Tokens {
-	return &Tokens{reviews: reviews, verdicts: utilcache.NewExpiring(), inFlight: make(chan struct{}, maxReviews), now: time.Now}
+	return &Tokens{reviews: reviews, verdicts: utilcache.NewLRUExpireCache(maxVerdicts), inFlight: make(chan struct{}, maxReviews), now: time.Now}
 }
 
 // verdict is what is kept of a review. Of the Pod it keeps a digest: the caller says which Pod
@@ -140,9 +144,7 @@ func (t *Tokens) Review(ctx context.Context, token string) (Caller, Reason, erro
 		if v.reason != "" {
 			keep = min(left, badVerdict)
 		}
-		if t.verdicts.Len() < maxVerdicts {
-			t.verdicts.Set(key, v, keep)
-		}
+		t.verdicts.Add(key, v, keep)
 	}
 	switch {
 	case v.reason != "":
@@ -162,11 +164,13 @@ func (t *Tokens) known(key [sha256.Size]byte) (verdict, bool) {
 
 // review asks the API server.
 func (t *Tokens) review(ctx context.Context, token string) (verdict, error) {
+	wait, cancel := context.WithTimeout(ctx, reviewWait)
+	defer cancel()
 	select {
 	case t.inFlight <- struct{}{}:
 		defer func() { <-t.inFlight }()
-	case <-ctx.Done():
-		return verdict{}, ctx.Err()
+	case <-wait.Done():
+		return verdict{}, fmt.Errorf("waiting for a review: %w", wait.Err())
 	}
 	r, err := t.reviews.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{
 		Token: token, Audiences: []string{v1alpha1.WitnessAudience},
@@ -191,5 +195,5 @@ func (t *Tokens) review(ctx context.Context, token string) (verdict, error) {
 }
 
 func digest(c Caller) [sha256.Size]byte {
-	return sha256.Sum256([]byte(c.Namespace + "\x00" + c.Pod + "\x00" + string(c.UID)))
+	return sha256.Sum256(fmt.Appendf(nil, "%q %q %q", c.Namespace, c.Pod, c.UID))
 }

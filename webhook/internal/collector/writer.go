@@ -27,6 +27,27 @@ type CachedPods interface {
 type Pods struct {
 	Kube   kubernetes.Interface
 	Cached CachedPods
+
+	// places bounds what is in memory at a time: a Pod may have more than a megabyte, and comes
+	// with the answer to each call, a write included.
+	places chan struct{}
+}
+
+// maxPlaces is how many calls about Pods are under way at a time: at 3 ms each that is 5,000 a
+// second.
+const maxPlaces = 16
+
+// place takes a place; the caller gives it back.
+func (p Pods) place(ctx context.Context) (back func(), err error) {
+	if p.places == nil {
+		return func() {}, nil
+	}
+	select {
+	case p.places <- struct{}{}:
+		return func() { <-p.places }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // read reads a Pod: from the API server where live is asked for. version is the
@@ -38,6 +59,11 @@ func (p Pods) read(ctx context.Context, c Caller, live bool) (f PodFact, version
 		}
 		return PodFact{}, "", nil
 	}
+	back, err := p.place(ctx)
+	if err != nil {
+		return PodFact{Live: true}, "", err
+	}
+	defer back()
 	pod, err := p.Kube.CoreV1().Pods(c.Namespace).Get(ctx, c.Pod, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -73,6 +99,11 @@ func (p Pods) write(ctx context.Context, c Caller, version string, w Condition, 
 	if err != nil {
 		return fmt.Errorf("encoding a condition: %w", err)
 	}
+	back, err := p.place(ctx)
+	if err != nil {
+		return err
+	}
+	defer back()
 	_, err = p.Kube.CoreV1().Pods(c.Namespace).Patch(ctx, c.Pod, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	return err
 }

@@ -64,6 +64,7 @@ func (b *Bundles) look(ctx context.Context) (bool, error) {
 	} else if err != nil {
 		return false, err
 	}
+	some := false // where there is no node yet, the first may be of any version
 	for o := (metav1.ListOptions{Limit: nodePage}); ; {
 		nodes, err := b.Kube.CoreV1().Nodes().List(ctx, o)
 		if err != nil {
@@ -75,8 +76,9 @@ func (b *Bundles) look(ctx context.Context) (bool, error) {
 				return false, nil // also a node that has not said yet
 			}
 		}
+		some = some || len(nodes.Items) > 0
 		if o.Continue = nodes.Continue; o.Continue == "" {
-			return true, nil
+			return some, nil
 		}
 	}
 }

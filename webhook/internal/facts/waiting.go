@@ -22,7 +22,8 @@ func ByWitness(s v1alpha1.RecoveryPolicySpec) bool {
 }
 
 // Waiting knows which Pods failed objects wait for, by policies that go by what sidecars
-// report: it watches their objects, and keeps of each that has failed its record.
+// report: it watches their objects, and keeps of each that has failed, or is on its way from
+// a failure, its record.
 type Waiting struct {
 	client dynamic.Interface
 
@@ -42,13 +43,14 @@ func NewWaiting(client dynamic.Interface) *Waiting {
 // waitingWatch watches the objects of one policy.
 type waitingWatch struct {
 	policy   *RecoveryPolicy
+	began    time.Time
 	informer toolscache.SharedIndexInformer
 	cancel   context.CancelFunc
 	done     sync.WaitGroup
 }
 
-// failedObject is what is kept of an object: the record, while it has failed. The rest is what
-// a store needs.
+// failedObject is what is kept of an object: the record, while it waits for its Pods. The rest
+// is what a store needs.
 type failedObject struct {
 	*metav1.ObjectMeta
 	key     types.NamespacedName
@@ -69,6 +71,12 @@ func (o *failedObject) GetResourceVersion() string { return o.version }
 func (o *failedObject) GetObjectMeta() metav1.Object { return o }
 
 const byRecorded = "recorded"
+
+// maxRecorded bounds what is kept of a record: where nothing is guarded it may have any length.
+const maxRecorded = 1000
+
+// syncPatience is how long a watch takes to be synced, many times over.
+const syncPatience = 30 * time.Second
 
 // Want says which policies are in force, by name; of those only the ones that go by reports
 // count.
@@ -125,13 +133,19 @@ func (w *Waiting) watch(ctx context.Context, name string, p *RecoveryPolicy) *wa
 	if s, err := metav1.LabelSelectorAsSelector(p.Spec.Selector); err == nil && p.Spec.Selector != nil {
 		selector = s.String() // an accepted one is valid, and an empty one selects all
 	}
-	i := &waitingWatch{policy: p, cancel: cancel}
+	i := &waitingWatch{policy: p, cancel: cancel, began: time.Now()}
 	i.informer = dynamicinformer.NewFilteredDynamicInformer(w.client, ResourceOf(p.Resource), metav1.NamespaceAll, 0, toolscache.Indexers{
 		byRecorded: func(obj any) ([]string, error) {
-			if o, ok := obj.(*failedObject); ok {
-				return o.record, nil
+			o, ok := obj.(*failedObject)
+			if !ok {
+				return nil, nil
 			}
-			return nil, nil
+			// By namespace: nobody's record has a say about Pods elsewhere.
+			keys := make([]string, len(o.record))
+			for i, uid := range o.record {
+				keys[i] = o.key.Namespace + "/" + uid
+			}
+			return keys, nil
 		},
 	}, func(o *metav1.ListOptions) { o.LabelSelector = selector }).Informer()
 	// Neither fails on an informer that does not run yet.
@@ -156,19 +170,18 @@ func failedOf(p *RecoveryPolicy, obj any) any {
 		return obj
 	}
 	o := &failedObject{ObjectMeta: noMeta, key: types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}, version: u.GetResourceVersion()}
-	if s := p.Layout.Read(u.Object); p.IsFailed(s.Phase) && s.Problem == "" {
-		o.record = append(o.record, s.Record.UIDs...)
-	}
+	record := p.Awaits(p.Layout.Read(u.Object))
+	o.record = append(o.record, record[:min(len(record), maxRecorded)]...)
 	return o
 }
 
-// For reports whether a failed object waits for a Pod, and how old a report may then be: the
+// For reports whether a failed object waits for a Pod of its namespace, and how old a report may then be: the
 // shortest time of all that wait.
-func (w *Waiting) For(uid string) (freshFor time.Duration, waits bool) {
+func (w *Waiting) For(namespace, uid string) (freshFor time.Duration, waits bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, i := range w.watches {
-		keys, err := i.informer.GetIndexer().IndexKeys(byRecorded, uid)
+		keys, err := i.informer.GetIndexer().IndexKeys(byRecorded, namespace+"/"+uid)
 		if err != nil || len(keys) == 0 {
 			continue
 		}
@@ -178,6 +191,19 @@ func (w *Waiting) For(uid string) (freshFor time.Duration, waits bool) {
 		waits = true
 	}
 	return freshFor, waits
+}
+
+// Synced reports whether For knows of all policies' objects, as far as it can.
+func (w *Waiting) Synced() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name := range w.want {
+		// One that cannot be synced, for want of a right or of the kind, is not waited for.
+		if i := w.watches[name]; i == nil || !i.informer.HasSynced() && time.Since(i.began) < syncPatience {
+			return false
+		}
+	}
+	return true
 }
 
 // Any reports whether there is a policy that goes by reports.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,8 +27,8 @@ const (
 )
 
 // Certificate checks that the certificate which is served now is one that the API server
-// trusts, by what is registered now. While the API server cannot be asked, what was found last
-// counts: nobody calls then.
+// trusts, by what is registered now for belay. While the API server cannot be asked, what was
+// found last counts: nobody calls then.
 type Certificate struct {
 	// Served gives the certificate.
 	Served func() (*tls.Certificate, error)
@@ -50,13 +51,14 @@ func (c *Certificate) Check(r *http.Request) error {
 	if err != nil {
 		return fmt.Errorf("no serving certificate yet: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), lookTimeout)
+	// What is found is for all who ask: one of them who hangs up does not spoil it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), lookTimeout)
 	defer cancel()
 	clients, err := c.registered(ctx)
-	if err != nil {
-		return c.last
+	c.at = time.Now()
+	if err == nil {
+		c.last = trusted(served, clients, c.at)
 	}
-	c.at, c.last = time.Now(), trusted(served, clients, time.Now())
 	return c.last
 }
 
@@ -66,7 +68,9 @@ func (c *Certificate) registered(ctx context.Context) ([]admissionregistrationv1
 	var m admissionregistrationv1.MutatingWebhookConfiguration
 	if err := c.Live.Get(ctx, key, &m); err == nil {
 		for i := range m.Webhooks {
-			out = append(out, m.Webhooks[i].ClientConfig)
+			if ours(m.Webhooks[i].Name) {
+				out = append(out, m.Webhooks[i].ClientConfig)
+			}
 		}
 	} else if !apierrors.IsNotFound(err) {
 		return nil, err
@@ -74,7 +78,9 @@ func (c *Certificate) registered(ctx context.Context) ([]admissionregistrationv1
 	var v admissionregistrationv1.ValidatingWebhookConfiguration
 	if err := c.Live.Get(ctx, key, &v); err == nil {
 		for i := range v.Webhooks {
-			out = append(out, v.Webhooks[i].ClientConfig)
+			if ours(v.Webhooks[i].Name) {
+				out = append(out, v.Webhooks[i].ClientConfig)
+			}
 		}
 	} else if !apierrors.IsNotFound(err) {
 		return nil, err
@@ -82,9 +88,13 @@ func (c *Certificate) registered(ctx context.Context) ([]admissionregistrationv1
 	return out, nil
 }
 
+// ours reports whether an entry is belay's. Entries that others have added stay where they
+// are, and the API server calls somebody else for them.
+func ours(entry string) bool { return strings.HasSuffix(entry, ".belay.dev") }
+
 // trusted verifies the certificate as the API server does, for every entry.
 func trusted(served *tls.Certificate, clients []admissionregistrationv1.WebhookClientConfig, now time.Time) error {
-	if len(served.Certificate) == 0 {
+	if served == nil || len(served.Certificate) == 0 {
 		return errors.New("no serving certificate yet")
 	}
 	leaf, err := x509.ParseCertificate(served.Certificate[0])

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -56,24 +57,50 @@ func (c *Core) Go(name string, loop func(context.Context) error) {
 			ctx, cancel = context.WithTimeout(ctx, failAfter)
 			defer cancel()
 		}
-		err := loop(ctx)
-		if err == nil && c.ctx.Err() == nil {
-			err = ErrStopped
-		}
-		c.mu.Lock()
-		c.runs[name] = false
-		if err != nil && c.first == nil {
-			c.first = fmt.Errorf("%s: %w", name, err)
-		}
-		c.mu.Unlock()
-		c.cancel()
+		var err error
+		defer func() {
+			// The runtime would end the process with the code of flags that make no sense.
+			if r := recover(); r != nil {
+				err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+			}
+			c.end(name, err)
+		}()
+		err = loop(ctx)
 	})
 }
 
-// Wait waits for all loops, and returns what ended the first of those that were not asked to
-// end.
+// Fail ends the core because of what is not one of its loops.
+func (c *Core) Fail(name string, err error) { c.end(name, err) }
+
+// end notes that something has ended, and asks all loops to.
+func (c *Core) end(name string, err error) {
+	c.mu.Lock()
+	asked := c.ctx.Err() != nil
+	switch {
+	case err == nil && !asked:
+		err = ErrStopped
+	case asked && errors.Is(err, context.Canceled):
+		err = nil // that is what it was asked to do
+	}
+	if _, loop := c.runs[name]; loop {
+		c.runs[name] = false
+	}
+	if err != nil && c.first == nil {
+		c.first = fmt.Errorf("%s: %w", name, err)
+	}
+	c.mu.Unlock()
+	c.cancel()
+}
+
+// Wait waits for all loops, and returns what Err does.
 func (c *Core) Wait() error {
 	c.loops.Wait()
+	return c.Err()
+}
+
+// Err is what went wrong first: a loop ended without being asked to, or could not end well. It
+// is nil while all run, and after an end that was asked for.
+func (c *Core) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.first

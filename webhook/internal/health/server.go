@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -53,6 +54,23 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// Remembered makes the result of a check good for a while, whoever asks how often; those who ask
+// while it is looked for wait for the same one.
+func Remembered(check healthz.Checker, d time.Duration) healthz.Checker {
+	var mu sync.Mutex
+	var at time.Time
+	var last error
+	return func(r *http.Request) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if at.IsZero() || time.Since(at) >= d {
+			last = check(r)
+			at = time.Now()
+		}
+		return last
+	}
 }
 
 // Flag is a check that passes once it was set.

@@ -22,6 +22,29 @@ const tokenSeconds = 3600
 // image says, and is no user of the main container.
 const sidecarUser = 65532
 
+// userOf is the user that a sidecar runs as. Where all containers of a Pod run as one user, it
+// is that one: the kubelet then gives the Pod's tokens to it alone, and to everybody as soon as
+// one container runs as another.
+func userOf(pod map[string]any) int64 {
+	common := int64(0)
+	for _, kind := range []string{"containers", "initContainers"} {
+		for _, c := range list(pod, "spec", kind) {
+			if text(c, "name") == v1alpha1.SidecarName {
+				continue
+			}
+			user, ok := number(c, "securityContext", "runAsUser")
+			if !ok {
+				user, ok = number(pod, "spec", "securityContext", "runAsUser")
+			}
+			if !ok || user <= 0 || common != 0 && user != common {
+				return sidecarUser
+			}
+			common = user
+		}
+	}
+	return common
+}
+
 // build builds the sidecar with all that the API server would fill in, so that what is stored
 // is what was sent: seen again, it is in place.
 func build(in Input, main map[string]any, p probing) map[string]any {
@@ -60,7 +83,7 @@ func build(in Input, main map[string]any, p probing) map[string]any {
 		"env": env, "resources": resources(in), "volumeMounts": mounts,
 		"securityContext": map[string]any{
 			"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "runAsNonRoot": true,
-			"runAsUser": int64(sidecarUser), "runAsGroup": int64(sidecarUser), "privileged": false,
+			"runAsUser": userOf(in.Pod), "runAsGroup": int64(sidecarUser), "privileged": false,
 			"capabilities":   map[string]any{"drop": []any{"ALL"}},
 			"seccompProfile": map[string]any{"type": "RuntimeDefault"},
 		},

@@ -41,7 +41,7 @@ var (
 	// Panics counts panics that were turned into an answer.
 	Panics = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "belay_admission_panics_total",
-		Help: "Panics while answering admission reviews, by webhook. Each is a bug.",
+		Help: "Panics while answering admission reviews, by webhook, and (webhook collector) while taking reports. Each is a bug.",
 	}, []string{"webhook"})
 
 	// Anchors counts what became of Anchors.
@@ -59,7 +59,7 @@ var (
 	// Reports counts what came of sidecars' reports.
 	Reports = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "belay_reports_total",
-		Help: "Reports of sidecars by result (accepted, refused) and reason. accepted: Written, Unchanged, Late, EarlierRun, NotRunning, Finished. refused: NoToken, WrongAudience, UnboundToken, TokenExpired, TokenInvalid, OtherPod, NamespaceNotEnforced, PodGone, PodReplaced, PodDeleting, NoSuchContainer, Unreadable; and, to be sent again, TooManyReports, ReviewFailed, LookupFailed, InternalError.",
+		Help: "Reports of sidecars by result (accepted, refused) and reason. accepted: Written, Unchanged, Late, EarlierRun, NotRunning, Finished, PutOff. refused: NoToken, WrongAudience, UnboundToken, TokenExpired, TokenInvalid, OtherPod, NamespaceNotEnforced, PodGone, PodReplaced, PodDeleting, NoSuchContainer, Unreadable; and, to be sent again, TooManyReports, ReviewFailed, LookupFailed, InternalError.",
 	}, []string{"result", "reason"})
 
 	// ReportDuration is how long a report took from its head to the answer.

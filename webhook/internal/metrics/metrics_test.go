@@ -22,6 +22,10 @@ func TestMetricsAreServed(t *testing.T) {
 	Unreadable.WithLabelValues("400").Inc()
 	Panics.WithLabelValues("owner").Inc()
 	Anchors.WithLabelValues("Bound").Inc()
+	Recoveries.WithLabelValues("Recovered").Inc()
+	Reports.WithLabelValues(ReportAccepted, "Written").Inc()
+	ReportDuration.Observe(0.01)
+	ConditionsWritten.Inc()
 	RegistrationWrites.WithLabelValues("MutatingWebhookConfiguration", "ok").Inc()
 
 	families, err := crmetrics.Registry.Gather()
@@ -48,6 +52,10 @@ func TestMetricsAreServed(t *testing.T) {
 		"belay_admission_unreadable_total": "code",
 		"belay_admission_panics_total":     "webhook",
 		"belay_anchor_transitions_total":   "reason",
+		"belay_recovery_looks_total":       "reason",
+		"belay_reports_total":              "reason result",
+		"belay_report_duration_seconds":    "",
+		"belay_conditions_written_total":   "",
 		"belay_registration_writes_total":  "kind result",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

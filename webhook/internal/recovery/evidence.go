@@ -46,6 +46,16 @@ func (v Verdict) String() string {
 // people's text.
 const maxLine = 300
 
+// Awaits are the UIDs whose Pods an object with this status may recover by: while it has
+// failed, and on its way from a failure. None where no evidence is ever enough.
+func (p Policy) Awaits(s Status) []string {
+	k := p.kind(s.Phase)
+	if s.Problem != "" || k == recovered || k == replacing || k == failed && s.Terminal || slices.Contains(s.Record.UIDs, v1alpha1.NoPodUID) {
+		return nil
+	}
+	return s.Record.UIDs
+}
+
 // Evidence says for every recorded UID whether the same Pod is ready again, in the order of
 // the record, and after them which other Pods of the object are failing. pods are all Pods
 // of the object. It is a pure function of them and of the time.

@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -87,19 +88,25 @@ type Order struct {
 // Defers reports whether the sidecar leaves the verdict to the kubelet: there is no probe that
 // it could run.
 func (r Report) Defers() bool {
-	return r.Status == corev1.ConditionUnknown && (r.Reason == ReportNoProbe || r.Reason == ReportExecProbe)
+	return r.Status == corev1.ConditionUnknown && slices.Contains([]string{ReportNoProbe, ReportExecProbe, ReportUnusableProbe}, r.Reason)
 }
 
 // Reasons of reports that leave the verdict to the kubelet.
 const (
 	ReportNoProbe   = "NoProbe"
 	ReportExecProbe = "ExecProbe"
+	// ReportUnusableProbe: the kubelet has a probe that the sidecar cannot run.
+	ReportUnusableProbe = "UnusableProbe"
 )
 
 // ReportMessage is the message of the sidecar's condition: the container's ID first, whose
 // report it is last.
 func ReportMessage(container, text string, o Order) string {
-	return fmt.Sprintf("%s: %s (report %d of %s since %s)", container, text, o.Sequence, o.Reporter, time.UnixMilli(o.Since).UTC().Format(sinceFormat))
+	return container + ": " + text + ofOrder(o)
+}
+
+func ofOrder(o Order) string {
+	return fmt.Sprintf(" (report %d of %s since %s)", o.Sequence, o.Reporter, time.UnixMilli(o.Since).UTC().Format(sinceFormat))
 }
 
 const sinceFormat = "2006-01-02T15:04:05.000Z"
@@ -124,6 +131,9 @@ func readMessage(message string) (container string, o Order) {
 		return container, Order{}
 	}
 	o.Since = at.UnixMilli()
+	if !strings.HasSuffix(message, ofOrder(o)) {
+		return container, Order{} // somebody else's words
+	}
 	return container, o
 }
 

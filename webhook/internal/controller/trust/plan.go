@@ -2,6 +2,7 @@ package trust
 
 import (
 	"bytes"
+	"crypto/x509"
 	"encoding/pem"
 	"maps"
 	"slices"
@@ -27,18 +28,25 @@ func ours(o metav1.Object) bool {
 	return true
 }
 
-// bundleOf is the CA of all entries of a registration: each certificate once, in the order in
-// which they come.
+// bundleOf is the CA of belay's entries in a registration: each certificate once, in the order
+// in which they come. Whom others trust with entries of their own there is not for sidecars.
 func bundleOf(webhooks []admissionregistrationv1.MutatingWebhook) string {
 	var out bytes.Buffer
 	var seen []string
 	for _, w := range webhooks {
+		if !strings.HasSuffix(w.Name, ".belay.dev") {
+			continue
+		}
 		for rest := w.ClientConfig.CABundle; ; {
 			var block *pem.Block
 			if block, rest = pem.Decode(rest); block == nil {
 				break
 			}
 			if block.Type != "CERTIFICATE" || slices.Contains(seen, string(block.Bytes)) {
+				continue
+			}
+			// The API server refuses a ClusterTrustBundle for one that it cannot read.
+			if _, err := x509.ParseCertificate(block.Bytes); err != nil {
 				continue
 			}
 			seen = append(seen, string(block.Bytes))
@@ -95,6 +103,8 @@ func plan(namespace string, want bool, bundle string, is *corev1.ConfigMap, owne
 		return create, out
 	case is.Data[v1alpha1.CABundleKey] == bundle:
 		return leave, nil
+	case is.Immutable != nil && *is.Immutable:
+		return remove, is // it can be changed in no other way, and is made anew
 	default:
 		out := is.DeepCopy()
 		if out.Data == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/go-logr/logr"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -29,6 +30,10 @@ import (
 
 // workers is how many namespaces are looked at at a time: a rotation concerns all of them.
 const workers = 4
+
+// recheck is how often the ClusterTrustBundle is looked at without a reason. It is not watched:
+// not every API server serves them, and one that does not may do so after an upgrade.
+const recheck = time.Minute
 
 // Reconciler keeps the ConfigMaps and the ClusterTrustBundle. A request without a name is about
 // the latter.
@@ -81,7 +86,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	bundle := bundleOf(registration.Webhooks)
 	if req.Name == "" {
-		return reconcile.Result{}, r.clusterBundle(ctx, bundle)
+		if err := r.clusterBundle(ctx, bundle); err != nil {
+			return reconcile.Result{}, err
+		}
+		return reconcile.Result{RequeueAfter: recheck}, nil
 	}
 	return reconcile.Result{}, r.namespace(ctx, req.Name, bundle)
 }
