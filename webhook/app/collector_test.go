@@ -173,20 +173,19 @@ func TestACrowdedCollector(t *testing.T) {
 	busy, g1 := come()
 	idle, g2 := come()
 	stranger, _ := come()
-	for _, g := range []*guest{g1, g2} {
-		g.set(func(g *guest) { g.trusted = true })
-	}
+	g1.trust("a")
+	g2.trust("b")
 	states(g2, http.StateIdle)
 	next, g4 := come()
 	if !gone(stranger) || gone(busy) || gone(idle) || gone(next) {
 		t.Error("a stranger should have left")
 	}
-	g4.set(func(g *guest) { g.trusted = true })
+	g4.trust("c")
 	last, g5 := come()
 	if !gone(idle) || gone(busy) || gone(next) || gone(last) {
 		t.Error("the idle one should have left")
 	}
-	g5.set(func(g *guest) { g.trusted = true })
+	g5.trust("d")
 	_, g6 := come()
 	if !gone(busy) || gone(next) || gone(last) {
 		t.Error("the oldest should have left")
@@ -195,9 +194,25 @@ func TestACrowdedCollector(t *testing.T) {
 		t.Errorf("%v, %d are there", err, c.guests.Len())
 	}
 	_ = g6.Close() // once more, as servers do
-	come()
+	mine, g7 := come()
 	if gone(next) || gone(last) || c.guests.Len() != 3 {
 		t.Error("somebody has left although there was room")
+	}
+	// More than three quarters are trusted: an idle one leaves, so that strangers find a place.
+	g7.trust("e")
+	states(g4, http.StateIdle)
+	come()
+	if gone(mine) || !gone(next) || gone(last) {
+		t.Error("an idle one should have left")
+	}
+	// A third connection with one Pod's token takes the place of the first.
+	c.most = 10
+	second, g9 := come()
+	g9.trust("d")
+	third, g10 := come()
+	g10.trust("d")
+	if !gone(last) || gone(second) || gone(third) || gone(mine) {
+		t.Error("the first one with this token should have left")
 	}
 }
 

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"crypto/tls"
@@ -8,14 +9,17 @@ import (
 	"net/http"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/belay-dev/belay/webhook/internal/collector"
 )
 
 // crowd is a listener that anybody may connect to, in a process that must not die of it: it
 // has so many connections at a time and no more. One that comes on top takes the place of the
-// oldest that has not shown a token which counts, else of the oldest that waits for nothing: a
-// sidecar dials anew. Closing the new one instead would let whoever came first keep all others
-// out.
+// oldest that has not shown a token which counts; a quarter of the places is kept for those, and
+// beyond that the oldest that waits for nothing leaves: a sidecar dials anew. Closing the new one
+// instead would let whoever came first keep all others out. One Pod's token counts for two
+// connections, and a third one takes the place of the first.
 type crowd struct {
 	net.Listener
 	most int
@@ -33,9 +37,15 @@ type guest struct {
 	net.Conn
 	crowd *crowd
 	// at is nil once it is closed. It and what follows are guarded by the crowd.
-	at            *list.Element
-	trusted, idle bool
+	at   *list.Element
+	idle bool
+	// trusted is the Pod whose token was shown; empty for none.
+	trusted types.UID
 }
+
+// perPod is how many connections one Pod's token counts for: a sidecar has one, and the next
+// one while that breaks.
+const perPod = 2
 
 // Accept waits for a connection, and makes room for it.
 func (c *crowd) Accept() (net.Conn, error) {
@@ -62,23 +72,52 @@ func (c *crowd) Accept() (net.Conn, error) {
 
 // leaves is the connection that makes room.
 func (c *crowd) leaves() *guest {
-	var idle, oldest *guest
+	var stranger, idle, oldest *guest
+	trusted := 0
 	for e := c.guests.Front(); e != nil; e = e.Next() {
 		g, ok := e.Value.(*guest)
+		if ok && g.trusted != "" {
+			trusted++
+		}
 		switch {
 		case !ok:
-		case !g.trusted:
-			return g
-		case g.idle && idle == nil:
-			idle = g
-		case oldest == nil:
-			oldest = g
+		case g.trusted == "":
+			stranger = cmp.Or(stranger, g)
+		case g.idle:
+			idle = cmp.Or(idle, g)
+		default:
+			oldest = cmp.Or(oldest, g)
 		}
 	}
-	if idle != nil {
-		return idle
+	if trusted > c.most*3/4 {
+		return cmp.Or(idle, stranger, oldest)
 	}
-	return oldest
+	return cmp.Or(stranger, idle, oldest)
+}
+
+// trust notes whose token a connection has shown.
+func (g *guest) trust(pod types.UID) {
+	var first *guest
+	c := g.crowd
+	c.mu.Lock()
+	g.trusted = pod
+	had := 0
+	for e := c.guests.Front(); e != nil; e = e.Next() {
+		if o, ok := e.Value.(*guest); ok && o.trusted == pod {
+			had++
+			first = cmp.Or(first, o)
+		}
+	}
+	if had > perPod {
+		c.guests.Remove(first.at)
+		first.at = nil
+	} else {
+		first = nil
+	}
+	c.mu.Unlock()
+	if first != nil {
+		_ = first.Conn.Close()
+	}
 }
 
 // Close closes the connection, and forgets it.
@@ -121,5 +160,5 @@ func trusting(ctx context.Context, conn net.Conn) context.Context {
 	if !ok {
 		return ctx
 	}
-	return collector.WithTrusted(ctx, func() { g.set(func(g *guest) { g.trusted = true }) })
+	return collector.WithTrusted(ctx, g.trust)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/lru"
 
 	"github.com/belay-dev/belay/sidecar/wire"
@@ -77,8 +78,8 @@ type Waiting interface {
 type trustedKey struct{}
 
 // WithTrusted is a context of a connection, whose server is told by a call that it has shown a
-// token which counts.
-func WithTrusted(ctx context.Context, trusted func()) context.Context {
+// token which counts, and of which Pod.
+func WithTrusted(ctx context.Context, trusted func(pod types.UID)) context.Context {
 	return context.WithValue(ctx, trustedKey{}, trusted)
 }
 
@@ -198,11 +199,11 @@ func (c *Collector) report(w http.ResponseWriter, r *http.Request) (d Decision, 
 		log.V(1).Info("token refused", "reason", reason)
 		return d, unauthorized(reason)
 	}
-	if trusted, ok := r.Context().Value(trustedKey{}).(func()); ok {
-		trusted()
-	}
 	if !c.limits(caller).calls.Allow() {
 		return d, &refusal{code: http.StatusTooManyRequests, reason: ReasonTooMany, message: "this pod reports too often", retryAfter: 1}
+	}
+	if trusted, ok := r.Context().Value(trustedKey{}).(func(types.UID)); ok {
+		trusted(caller.UID)
 	}
 	d, err = c.decide(ctx, report, caller)
 	keys := []any{"reason", d.Reason, "container", report.Container, "state", report.State, "sequence", report.Sequence}

@@ -397,7 +397,7 @@ func TestAConnectionIsTrusted(t *testing.T) {
 				}
 			})
 			trusted := 0
-			s.send(c.request.WithContext(WithTrusted(t.Context(), func() { trusted++ })))
+			s.send(c.request.WithContext(WithTrusted(t.Context(), func(types.UID) { trusted++ })))
 			if (trusted == 1) != c.want || trusted > 1 {
 				t.Errorf("%d times", trusted)
 			}

@@ -72,8 +72,9 @@ func (o *failedObject) GetObjectMeta() metav1.Object { return o }
 
 const byRecorded = "recorded"
 
-// maxRecorded bounds what is kept of a record: where nothing is guarded it may have any length.
-const maxRecorded = 1000
+// maxRecorded bounds what is kept of a record, as the guard does: where nothing is guarded it
+// may have any length.
+const maxRecorded = 100
 
 // syncPatience is how long a watch takes to be synced, many times over.
 const syncPatience = 30 * time.Second

@@ -398,7 +398,7 @@ func TestAWatchOfObjectsIsStoppedApart(t *testing.T) {
 				synctest.Wait() // it is about to log
 				if dropped {
 					w.Want(nil) // does not hang
-					if _, waits := w.For("u1"); waits || w.Any() {
+					if _, waits := w.For("lab", "u1"); waits || w.Any() {
 						t.Error("something waits")
 					}
 				}
