@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // TestBodiesUnderWayAreBounded: large reviews wait for each other, small ones pass beside
@@ -82,5 +83,28 @@ func TestBodiesUnderWayAreBounded(t *testing.T) {
 	}
 	if most.Load() > bodies {
 		t.Errorf("%d bytes at once", most.Load())
+	}
+}
+
+// TestAReviewThatIsHalfSent is answered when its time is over, and its connection is closed: no
+// server waits for the rest for ever.
+func TestAReviewThatIsHalfSent(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(NewBodies().Handler(http.NotFoundHandler()))
+	defer server.Close()
+	c, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := fmt.Fprint(c, "POST /?timeout=1s HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\n\r\n{"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(c)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 400 ") {
+		t.Errorf("%v: %.60q", err, answer)
 	}
 }

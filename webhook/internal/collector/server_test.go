@@ -65,8 +65,8 @@ type waits struct {
 }
 
 // For is whether a failed object waits for a Pod.
-func (w waits) For(_, uid string) (time.Duration, bool) {
-	return w.freshFor, slices.Contains(w.pods, uid)
+func (w waits) For(namespace, uid string) (time.Duration, bool) {
+	return w.freshFor, namespace == me.Namespace && slices.Contains(w.pods, uid)
 }
 
 // Any is whether a policy goes by reports.

@@ -341,6 +341,15 @@ func TestAWatchOfObjectsGoesOnTrying(t *testing.T) {
 		if w.Synced() {
 			t.Error("it claims to know")
 		}
+		<-time.After(syncPatience - time.Second)
+		if w.Synced() {
+			t.Error("it has no patience")
+		}
+		<-time.After(time.Second)
+		w.waitsFor(nil)
+		if !w.Synced() {
+			t.Error("it waits for what may never come")
+		}
 		mu.Lock()
 		if len(logged) == 0 || !strings.Contains(logged[0], `"watch of guarded objects interrupted" "policy"="boxes"`) {
 			t.Errorf("%q", logged)
@@ -499,6 +508,10 @@ func TestFailedObjectsAreWhatAStoreNeeds(t *testing.T) {
 	gone := toolscache.DeletedFinalStateUnknown{Key: "lab/a", Obj: o}
 	if other := failedOf(p, gone); other != any(gone) {
 		t.Errorf("%+v", other)
+	}
+	object = sandbox("a", "Failed", strings.Split(strings.Repeat("u,", 3*maxRecorded), ",")...)
+	if o, ok := failedOf(p, object).(*failedObject); !ok || len(o.record) != maxRecorded || cap(o.record) > 2*maxRecorded {
+		t.Errorf("%d are kept", len(o.record))
 	}
 	object.SetNamespace("")
 	if key, err := toolscache.MetaNamespaceKeyFunc(failedOf(p, object)); err != nil || key != "a" {
