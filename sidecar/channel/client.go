@@ -177,7 +177,7 @@ func newLink(cfg Config) *link {
 		ForceAttemptHTTP2: true,
 		// A page of it, where the default is ten megabytes: more than a sidecar may have.
 		MaxResponseHeaderBytes: 16 << 10,
-		HTTP2:             &http.HTTP2Config{SendPingTimeout: cfg.PingAfter, PingTimeout: cfg.PingTimeout},
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: cfg.PingAfter, PingTimeout: cfg.PingTimeout},
 	}
 	return l
 }

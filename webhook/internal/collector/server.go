@@ -296,7 +296,7 @@ func (c *Collector) decide(ctx context.Context, report wire.Report, caller Calle
 	} else if apierrors.IsNotFound(err) {
 		in.ModeState = fact.Absent
 	}
-	live, version := false, ""
+	live, version, counted := false, "", false
 	for range tries {
 		var failed error
 		in.Pod, version, failed = c.Pods.read(ctx, caller, live)
@@ -308,10 +308,12 @@ func (c *Collector) decide(ctx context.Context, report wire.Report, caller Calle
 		if d.Write == nil {
 			return d, errors.Join(err, failed)
 		}
-		if !c.limits(caller).writes.Allow() {
+		// Once for a report, however often it has to be decided anew.
+		if !counted && !c.limits(caller).writes.Allow() {
 			d.Reason, d.Write, d.Interval = ReasonPutOff, nil, min(d.Interval, putOff)
 			return d, nil
 		}
+		counted = true
 		err = c.Pods.write(ctx, caller, version, *d.Write, in.Now)
 		switch {
 		case err == nil:
