@@ -100,7 +100,7 @@ func whatIsRegistered(t *testing.T, s *stack.Stack) {
 			}
 		}
 	}
-	if !slices.Equal(names, []string{"otf.owner.belay.dev", "annotation.belay.dev", "otf.name.belay.dev"}) {
+	if !slices.Equal(names, []string{"otf.owner.belay.dev", "annotation.belay.dev", "otf.name.belay.dev", "sidecar.annotation.belay.dev"}) {
 		t.Errorf("entries %v", names)
 	}
 	if len(c.OwnerReferences) != 1 || c.OwnerReferences[0].Kind != "Namespace" || c.OwnerReferences[0].Name != stack.Namespace {
@@ -119,11 +119,11 @@ func whatIsRegistered(t *testing.T, s *stack.Stack) {
 		}
 		return out
 	}
-	if got := checked(); !slices.Equal(got, []string{"name/otf"}) {
+	if got := checked(); !slices.Equal(got, []string{"name/otf", "sidecar"}) {
 		t.Errorf("checked without need: %v", got)
 	}
 	policy(ctx, t, s, "denies", func(p *v1alpha1.OwnerPolicySpec) { p.WhenUnresolved = v1alpha1.UnresolvedDeny })
-	if got := checked(); !slices.Equal(got, []string{"owner/denies", "name/otf"}) {
+	if got := checked(); !slices.Equal(got, []string{"owner/denies", "name/otf", "sidecar"}) {
 		t.Errorf("checked %v", got)
 	}
 }
