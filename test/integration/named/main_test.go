@@ -18,7 +18,13 @@ import (
 // as in production. Tests that need other servers start their own.
 var shared *stack.Stack
 
-func TestMain(m *testing.M) { os.Exit(runAll(m)) }
+func TestMain(m *testing.M) {
+	if err := stack.SideBySide(6); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(runAll(m))
+}
 
 func runAll(m *testing.M) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)

@@ -2,7 +2,6 @@ package owned
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -24,18 +23,12 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	flag.Parse()
-	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		if err := f.Value.Set(side); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+	if err := stack.SideBySide(6); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	os.Exit(runAll(m))
 }
-
-// side is how many tests run side by side: they wait for servers more than they compute.
-const side = "6"
 
 func runAll(m *testing.M) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)

@@ -2,7 +2,6 @@ package recovered
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -18,13 +17,9 @@ import (
 var shared *stack.Stack
 
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		// Most tests wait for belay's second of grace, and not for a processor.
-		if err := f.Value.Set("8"); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
+	if err := stack.SideBySide(8); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	os.Exit(runAll(m))
 }

@@ -2,7 +2,9 @@ package stack
 
 import (
 	"context"
+	"flag"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -13,6 +15,16 @@ import (
 // Bound is how long a test waits for what must happen: much longer than it takes, so
 // that a slow machine fails nothing.
 const Bound = 60 * time.Second
+
+// SideBySide has so many tests of a package run at a time, where -parallel says nothing: they
+// wait for servers more than they compute. TestMain calls it.
+func SideBySide(tests int) error {
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		return f.Value.Set(strconv.Itoa(tests))
+	}
+	return nil
+}
 
 // TestContext ends with the test, and after a while.
 func TestContext(t testing.TB) context.Context {
