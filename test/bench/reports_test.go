@@ -60,7 +60,7 @@ func BenchmarkReports(b *testing.B) {
 			name, g.Reports, took.Round(100*time.Millisecond), float64(g.Reports)/took.Seconds(), g.Failed, wrote, g.Conditions, g.Unseen,
 			g.AnswerP50.Round(100*time.Microsecond), g.AnswerP99.Round(100*time.Microsecond), g.ConditionP50.Round(100*time.Microsecond), g.ConditionP99.Round(100*time.Microsecond),
 			1000*(processorTime(b, w.Pid())-cpu).Seconds()/took.Seconds(), float64(resident(b, w.Pid()))/(1<<20))
-		b.ReportMetric(float64(g.ConditionP50.Microseconds())/1000, name+"-condition-p50-ms")
+		b.ReportMetric(float64(g.ConditionP50.Microseconds())/1000, strings.ReplaceAll(name, " ", "-")+"-condition-p50-ms")
 	}
 	for b.Loop() {
 		all := f.All()
