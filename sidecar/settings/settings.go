@@ -65,8 +65,10 @@ const (
 	DefaultFailureThreshold = 3
 	// MinPeriod is the shortest that the kubelet knows, too.
 	MinPeriod = time.Second
-	maxPeriod = time.Hour
-	maxCount  = 1000
+	// MaxPeriod bounds a period and a time-out, and MaxThreshold a threshold. Those of a
+	// readinessProbe are far above.
+	MaxPeriod    = time.Hour
+	MaxThreshold = 1000
 )
 
 // Settings are all that a sidecar is told.
@@ -217,8 +219,8 @@ func (r *reader) duration(name string, standard time.Duration) time.Duration {
 		return standard
 	}
 	d, err := time.ParseDuration(v)
-	if err != nil || d < MinPeriod || d > maxPeriod {
-		r.errs = append(r.errs, fmt.Errorf("%s is %.32q; it must be from %s to %s", name, v, MinPeriod, maxPeriod))
+	if err != nil || d < MinPeriod || d > MaxPeriod {
+		r.errs = append(r.errs, fmt.Errorf("%s is %.32q; it must be from %s to %s", name, v, MinPeriod, MaxPeriod))
 		return standard
 	}
 	return d
@@ -230,8 +232,8 @@ func (r *reader) count(name string, standard int) int {
 		return standard
 	}
 	n, err := strconv.Atoi(v)
-	if err != nil || n < 1 || n > maxCount {
-		r.errs = append(r.errs, fmt.Errorf("%s is %.32q; it must be from 1 to %d", name, v, maxCount))
+	if err != nil || n < 1 || n > MaxThreshold {
+		r.errs = append(r.errs, fmt.Errorf("%s is %.32q; it must be from 1 to %d", name, v, MaxThreshold))
 		return standard
 	}
 	return n

@@ -398,6 +398,9 @@ func watchDeleted[O client.Object](ctx context.Context, mgr manager.Manager, kin
 	return nil
 }
 
+// byAnnotation selects the Pods that got a sidecar by annotation.
+const byAnnotation = v1alpha1.SidecarLabel + "=" + v1alpha1.SidecarByAnnotation
+
 // watchPods watches the Pods that RecoveryPolicies in force select, those that got a sidecar
 // by annotation, and the objects that wait for what sidecars report.
 func (o *webhookOptions) watchPods(ctx context.Context, mgr manager.Manager, kube kubernetes.Interface, policies *facts.RecoveryPolicies, waiting *facts.Waiting) (*facts.PodWatch, error) {
@@ -407,7 +410,7 @@ func (o *webhookOptions) watchPods(ctx context.Context, mgr manager.Manager, kub
 		if err := mgr.GetCache().List(ctx, &all); err != nil {
 			return // the cache has stopped
 		}
-		selectors := []string{v1alpha1.SidecarLabel + "=" + v1alpha1.SidecarByAnnotation}
+		selectors := []string{byAnnotation}
 		wanted := map[string]*facts.RecoveryPolicy{}
 		for i := range all.Items {
 			if all.Items[i].Status.InForce == nil {
@@ -435,7 +438,7 @@ func (o *webhookOptions) watchPods(ctx context.Context, mgr manager.Manager, kub
 		return nil, fmt.Errorf("watching RecoveryPolicies: %w", err)
 	}
 	// Where there is no policy, no event says so.
-	watched.Want([]string{v1alpha1.SidecarLabel + "=" + v1alpha1.SidecarByAnnotation})
+	watched.Want([]string{byAnnotation})
 	if err := mgr.Add(manager.RunnableFunc(waiting.Start)); err != nil {
 		return nil, err
 	}
@@ -449,36 +452,13 @@ func (s policyStores) compile(ctx context.Context, c cache.Cache, done *health.F
 	if !c.WaitForCacheSync(ctx) {
 		return nil
 	}
-	failed := func(err error, kind, name string) {
+	for _, err := range []error{
+		s.owners.CompileAll(ctx, c, &v1alpha1.OwnerPolicyList{}),
+		s.names.CompileAll(ctx, c, &v1alpha1.NamePolicyList{}),
+		s.recoveries.CompileAll(ctx, c, &v1alpha1.RecoveryPolicyList{}),
+	} {
 		if err != nil {
-			log.Error(err, "policy in force does not compile", "kind", kind, "policy", name)
-		}
-	}
-	var owners v1alpha1.OwnerPolicyList
-	if c.List(ctx, &owners) == nil {
-		for i := range owners.Items {
-			if p := &owners.Items[i]; p.Status.InForce != nil {
-				_, err := s.owners.Compile(p)
-				failed(err, "OwnerPolicy", p.Name)
-			}
-		}
-	}
-	var names v1alpha1.NamePolicyList
-	if c.List(ctx, &names) == nil {
-		for i := range names.Items {
-			if p := &names.Items[i]; p.Status.InForce != nil {
-				_, err := s.names.Compile(p)
-				failed(err, "NamePolicy", p.Name)
-			}
-		}
-	}
-	var recoveries v1alpha1.RecoveryPolicyList
-	if c.List(ctx, &recoveries) == nil {
-		for i := range recoveries.Items {
-			if p := &recoveries.Items[i]; p.Status.InForce != nil {
-				_, err := s.recoveries.Compile(p)
-				failed(err, "RecoveryPolicy", p.Name)
-			}
+			log.Error(err, "policies in force do not compile")
 		}
 	}
 	done.Set()

@@ -219,7 +219,7 @@ func modeOf(ctx context.Context, modes ModeGetter, own, namespace string) (mode 
 	switch {
 	case namespace == "":
 		return v1alpha1.ModeEnforce, true, outcome{} // cluster-scoped: the policy itself is the opt-in
-	case namespace == own || strings.HasPrefix(namespace, "kube-"):
+	case facts.Excluded(namespace, own):
 		return "", true, admitted(ReasonExcluded, "this namespace is never looked at")
 	}
 	mode, err := modes.Mode(ctx, namespace)

@@ -2,12 +2,19 @@ package facts
 
 import (
 	"context"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
+
+// Excluded reports whether belay never looks at a namespace, whatever its labels: its own, and
+// those of the system.
+func Excluded(namespace, own string) bool {
+	return namespace == own || strings.HasPrefix(namespace, "kube-")
+}
 
 // Modes tells the mode of a namespace from its label.
 type Modes struct {

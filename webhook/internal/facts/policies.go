@@ -2,6 +2,7 @@ package facts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -9,6 +10,8 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -146,6 +149,27 @@ func (s *Policies[O, C]) Compile(p O) (C, error) {
 	s.compiled[p.GetUID()] = c
 	s.mu.Unlock()
 	return c, nil
+}
+
+// CompileAll compiles what is in force of a kind, as a cache has it: whoever asks for one then
+// finds it done. A kind that is not served has none. The error names those that do not compile
+// any more, each with its kind.
+func (s *Policies[O, C]) CompileAll(ctx context.Context, cached client.Reader, list client.ObjectList) error {
+	if err := cached.List(ctx, list); err != nil {
+		return nil //nolint:nilerr // as is said above; a review reads live
+	}
+	var errs []error
+	_ = meta.EachListItem(list, func(o runtime.Object) error { // a typed list has items
+		p, ok := o.(O)
+		if !ok || !s.kind.inForce(p) {
+			return nil
+		}
+		if _, err := s.Compile(p); err != nil {
+			errs = append(errs, fmt.Errorf("%T %q: %w", p, p.GetName(), err))
+		}
+		return nil
+	})
+	return errors.Join(errs...)
 }
 
 // OwnerPolicy is an OwnerPolicy in force, compiled.

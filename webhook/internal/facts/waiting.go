@@ -130,12 +130,8 @@ func (w *Waiting) apply() {
 
 func (w *Waiting) watch(ctx context.Context, name string, p *RecoveryPolicy) *waitingWatch {
 	ctx, cancel := context.WithCancel(ctx)
-	selector := ""
-	if s, err := metav1.LabelSelectorAsSelector(p.Spec.Selector); err == nil && p.Spec.Selector != nil {
-		selector = s.String() // an accepted one is valid, and an empty one selects all
-	}
 	i := &waitingWatch{policy: p, cancel: cancel, began: time.Now()}
-	i.informer = dynamicinformer.NewFilteredDynamicInformer(w.client, ResourceOf(p.Resource), metav1.NamespaceAll, 0, toolscache.Indexers{
+	i.informer = GuardedInformer(w.client, p, toolscache.Indexers{
 		byRecorded: func(obj any) ([]string, error) {
 			o, ok := obj.(*failedObject)
 			if !ok {
@@ -148,14 +144,27 @@ func (w *Waiting) watch(ctx context.Context, name string, p *RecoveryPolicy) *wa
 			}
 			return keys, nil
 		},
-	}, func(o *metav1.ListOptions) { o.LabelSelector = selector }).Informer()
-	// Neither fails on an informer that does not run yet.
-	_ = i.informer.SetTransform(func(obj any) (any, error) { return failedOf(p, obj), nil })
+	}, func(obj any) any { return failedOf(p, obj) })
+	// It fails only on an informer that runs.
 	_ = i.informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *toolscache.Reflector, err error) {
 		// A right that is missing is reported in the policy's status.
 		logr.FromContextOrDiscard(ctx).V(1).Info("watch of guarded objects interrupted", "policy", name, "error", err.Error())
 	})
 	i.done.Go(func() { i.informer.RunWithContext(ctx) })
+	return i
+}
+
+// GuardedInformer makes the informer of a policy's objects; it does not run yet. strip keeps of
+// an object what is read of it, and may be given its own result.
+func GuardedInformer(client dynamic.Interface, p *RecoveryPolicy, indexers toolscache.Indexers, strip func(any) any) toolscache.SharedIndexInformer {
+	selector := ""
+	if s, err := metav1.LabelSelectorAsSelector(p.Spec.Selector); err == nil && p.Spec.Selector != nil {
+		selector = s.String() // an accepted one is valid, and an empty one selects all
+	}
+	i := dynamicinformer.NewFilteredDynamicInformer(client, ResourceOf(p.Resource), metav1.NamespaceAll, 0, indexers,
+		func(o *metav1.ListOptions) { o.LabelSelector = selector }).Informer()
+	// It fails only on an informer that runs.
+	_ = i.SetTransform(func(obj any) (any, error) { return strip(obj), nil })
 	return i
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/belay-dev/belay/sidecar/settings"
@@ -139,8 +140,8 @@ type probing struct {
 // readyPath is where the volume with the ready file is mounted.
 const readyPath = "/var/run/belay-ready"
 
-// most are the bounds of what a sidecar reads; those of a readinessProbe are far above.
-var most = map[string]int64{"periodSeconds": 3600, "timeoutSeconds": 3600, "successThreshold": 1000, "failureThreshold": 1000}
+// mostSeconds bounds a period and a time-out to what a sidecar reads.
+const mostSeconds = int64(settings.MaxPeriod / time.Second)
 
 // maxHeaders bounds the headers of a probe. A variable of 128 KiB keeps a container from
 // starting.
@@ -154,9 +155,16 @@ func probeOf(pod, main map[string]any) (p probing, problem string) {
 		successes: settings.DefaultSuccessThreshold, failures: settings.DefaultFailureThreshold,
 	}
 	ready := object(main, "readinessProbe")
-	for field, value := range map[string]*int64{"periodSeconds": &p.period, "timeoutSeconds": &p.timeout, "successThreshold": &p.successes, "failureThreshold": &p.failures} {
-		if n, ok := number(ready, field); ok && n > 0 {
-			*value = min(n, most[field])
+	for _, f := range []struct {
+		field string
+		value *int64
+		most  int64
+	}{
+		{"periodSeconds", &p.period, mostSeconds}, {"timeoutSeconds", &p.timeout, mostSeconds},
+		{"successThreshold", &p.successes, settings.MaxThreshold}, {"failureThreshold", &p.failures, settings.MaxThreshold},
+	} {
+		if n, ok := number(ready, f.field); ok && n > 0 {
+			*f.value = min(n, f.most)
 		}
 	}
 	if said, ok := member(pod, "metadata", "annotations", v1alpha1.ProbeAnnotation).(string); ok {

@@ -2,13 +2,11 @@ package recovery
 
 import (
 	"context"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
@@ -39,11 +37,7 @@ const (
 
 // watchObjects makes the informer of a policy's objects; it does not run yet.
 func watchObjects(ctx context.Context, client dynamic.Interface, p *facts.RecoveryPolicy) cache.SharedIndexInformer {
-	selector := ""
-	if s, err := metav1.LabelSelectorAsSelector(p.Spec.Selector); err == nil && p.Spec.Selector != nil {
-		selector = s.String() // an accepted one is valid, and an empty one selects all
-	}
-	i := dynamicinformer.NewFilteredDynamicInformer(client, facts.ResourceOf(p.Resource), metav1.NamespaceAll, 0, cache.Indexers{
+	return facts.GuardedInformer(client, p, cache.Indexers{
 		byUID: index(func(o *object) []string { return []string{string(o.UID)} }),
 		byPod: index(func(o *object) []string {
 			var keys []string
@@ -53,10 +47,7 @@ func watchObjects(ctx context.Context, client dynamic.Interface, p *facts.Recove
 			return keys
 		}),
 		byNamespace: index(func(o *object) []string { return []string{o.Namespace} }),
-	}, func(o *metav1.ListOptions) { o.LabelSelector = selector }).Informer()
-	// It fails only on an informer that runs.
-	_ = i.SetTransform(func(obj any) (any, error) { return strip(ctx, p, obj), nil })
-	return i
+	}, func(obj any) any { return strip(ctx, p, obj) })
 }
 
 func index(of func(*object) []string) cache.IndexFunc {
@@ -85,14 +76,9 @@ func strip(ctx context.Context, p *facts.RecoveryPolicy, obj any) any {
 	return o
 }
 
-// excluded reports whether belay never looks at a namespace, whatever its labels.
-func excluded(namespace, own string) bool {
-	return namespace == own || strings.HasPrefix(namespace, "kube-")
-}
-
 // acts says what to do in a namespace: v1alpha1.ModeEnforce, v1alpha1.ModeWarn, or nothing.
 func acts(p *facts.RecoveryPolicy, own string, ns *metav1.PartialObjectMetadata) string {
-	if excluded(ns.Name, own) || !facts.Selects(p.Spec.NamespaceSelector, ns.Labels) {
+	if facts.Excluded(ns.Name, own) || !facts.Selects(p.Spec.NamespaceSelector, ns.Labels) {
 		return ""
 	}
 	switch mode := ns.Labels[v1alpha1.ModeLabel]; mode {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/facts"
 )
 
 // labels mark what belay wrote, and may change.
@@ -59,7 +60,7 @@ func bundleOf(webhooks []admissionregistrationv1.MutatingWebhook) string {
 
 // wanted reports whether a namespace is to have the ConfigMap.
 func wanted(ns *metav1.PartialObjectMetadata, own string) bool {
-	if ns.Name == own || strings.HasPrefix(ns.Name, "kube-") || ns.DeletionTimestamp != nil {
+	if facts.Excluded(ns.Name, own) || ns.DeletionTimestamp != nil {
 		return false
 	}
 	mode := ns.Labels[v1alpha1.ModeLabel]
