@@ -2,18 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -75,9 +70,7 @@ type witnessSide struct {
 	ns        string
 	witnessed bool
 
-	ready   atomic.Bool
-	server  *http.Server
-	port    int
+	main    stack.MainContainer
 	pod     *corev1.Pod
 	sidecar *stack.Sidecar
 }
@@ -87,32 +80,7 @@ func (w *witnessSide) end() {
 	if w.sidecar != nil {
 		_ = w.sidecar.Stop()
 	}
-	w.stops()
-}
-
-// stops ends the main container's server.
-func (w *witnessSide) stops() {
-	if w.server != nil {
-		_ = w.server.Close()
-	}
-}
-
-// starts runs the main container: an HTTP server.
-func (w *witnessSide) starts() error {
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", w.port))
-	if err != nil {
-		return err
-	}
-	if a, ok := l.Addr().(*net.TCPAddr); ok {
-		w.port = a.Port
-	}
-	w.server = &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
-		if !w.ready.Load() {
-			rw.WriteHeader(http.StatusServiceUnavailable)
-		}
-	})}
-	go func() { _ = w.server.Serve(l) }()
-	return nil
+	w.main.Stop()
 }
 
 const witnessPod = "app"
@@ -123,7 +91,7 @@ func (w *witnessSide) create(ctx context.Context) error {
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: witnessPod, Annotations: map[string]string{v1alpha1.SidecarAnnotation: v1alpha1.SidecarInject}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{
 			Name: "main", Image: "registry.example/app:1",
-			ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt(w.port)}}},
+			ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/healthz", Port: intstr.FromInt(w.main.Port)}}},
 		}}},
 	}
 	if err := w.s.Client.Create(ctx, p); err != nil {
@@ -138,25 +106,8 @@ func (w *witnessSide) create(ctx context.Context) error {
 
 // kubelet writes what a kubelet has said of the n-th run, some time ago.
 func (w *witnessSide) kubelet(ctx context.Context, n int, ready bool) error {
-	status := corev1.ConditionFalse
-	if ready {
-		status = corev1.ConditionTrue
-	}
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{
-		"phase": corev1.PodRunning, "conditions": []corev1.PodCondition{{Type: corev1.PodReady, Status: status}},
-		"containerStatuses": []corev1.ContainerStatus{{
-			Name: "main", ContainerID: w.run(n), Image: "registry.example/app:1", ImageID: "x", Ready: ready, RestartCount: int32(n - 1),
-			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(time.Now().Add(-time.Second))}},
-		}},
-	}})
-	if err != nil {
-		return err
-	}
-	_, err = w.s.Kube.CoreV1().Pods(w.ns).Patch(ctx, witnessPod, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	return err
+	return w.s.MainRuns(ctx, w.pod, n, ready, time.Second)
 }
-
-func (w *witnessSide) run(n int) string { return fmt.Sprintf("containerd://%s-%d", w.pod.UID, n) }
 
 // live reads the Pod.
 func (w *witnessSide) live(ctx context.Context) (ready bool, main *corev1.PodCondition, err error) {
@@ -182,7 +133,7 @@ func (w *witnessSide) says(ctx context.Context, status corev1.ConditionStatus, n
 		if err != nil {
 			return err
 		}
-		if main == nil || main.Status != status || !strings.HasPrefix(main.Message, w.run(n)+": ") {
+		if main == nil || main.Status != status || !strings.HasPrefix(main.Message, stack.ContainerID(w.pod, n)+": ") {
 			return fmt.Errorf("it is %+v", main)
 		}
 		return nil
@@ -190,8 +141,8 @@ func (w *witnessSide) says(ctx context.Context, status corev1.ConditionStatus, n
 }
 
 func becameReady(ctx context.Context, w *witnessSide) (cells, error) {
-	w.ready.Store(true)
-	if err := errors.Join(w.starts(), w.create(ctx), w.kubelet(ctx, 1, false)); err != nil {
+	w.main.Ready.Store(true)
+	if err := errors.Join(w.main.Start(), w.create(ctx), w.kubelet(ctx, 1, false)); err != nil {
 		return cells{}, err
 	}
 	if !w.witnessed {
@@ -215,7 +166,7 @@ func becameUnready(ctx context.Context, w *witnessSide) (cells, error) {
 	if err := w.kubelet(ctx, 1, true); err != nil {
 		return cells{}, err
 	}
-	w.ready.Store(false)
+	w.main.Ready.Store(false)
 	if !w.witnessed {
 		ready, _, err := w.live(ctx)
 		if !ready {
@@ -227,9 +178,9 @@ func becameUnready(ctx context.Context, w *witnessSide) (cells, error) {
 }
 
 func startedAnew(ctx context.Context, w *witnessSide) (cells, error) {
-	w.stops()
-	w.ready.Store(true)
-	if err := errors.Join(w.starts(), w.kubelet(ctx, 2, true)); err != nil {
+	w.main.Stop()
+	w.main.Ready.Store(true)
+	if err := errors.Join(w.main.Start(), w.kubelet(ctx, 2, true)); err != nil {
 		return cells{}, err
 	}
 	if !w.witnessed {
@@ -257,7 +208,7 @@ func replacedWitness(ctx context.Context, w *witnessSide) (cells, error) {
 		return cells{"not ready", "the kubelet"}, err
 	}
 	// The sidecar of the Pod that is gone goes on, as on a node that was cut off.
-	w.ready.Store(false)
+	w.main.Ready.Store(false)
 	why := ""
 	err := until(ctx, time.Minute, "the old sidecar is refused", func(context.Context) error {
 		log := w.sidecar.Tail(50)

@@ -1,7 +1,6 @@
 package probe_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -67,7 +66,7 @@ func TestFile(t *testing.T) {
 				want(t, p, tc.reason)
 				return
 			}
-			if got := p.Probe(context.Background()); got.Reason != tc.reason || !got.OK || !got.At.Equal(tc.at) {
+			if got := p.Probe(t.Context()); got.Reason != tc.reason || !got.OK || !got.At.Equal(tc.at) {
 				t.Errorf("got %+v, want %s at %s", got, tc.reason, tc.at)
 			}
 		})

@@ -317,7 +317,7 @@ func TestProbeEndsWithItsContext(t *testing.T) {
 		close(asked)
 		_, _ = io.Copy(io.Discard, conn)
 	})
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		<-asked
 		cancel()

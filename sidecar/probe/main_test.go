@@ -1,7 +1,6 @@
 package probe_test
 
 import (
-	"context"
 	"io"
 	"log"
 	"net"
@@ -43,7 +42,7 @@ func timeout(d time.Duration) func(*settings.Settings) {
 func want(t *testing.T, p *probe.Prober, reason string) probe.Result {
 	t.Helper()
 	began := time.Now()
-	got := p.Probe(context.Background())
+	got := p.Probe(t.Context())
 	if got.Reason != reason || got.OK != (reason == probe.ReasonSucceeded) {
 		t.Errorf("got %+v, want reason %s", got, reason)
 	}

@@ -1,7 +1,6 @@
 package probe_test
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -95,7 +94,7 @@ func TestNothingIsLeftOfProbes(t *testing.T) {
 				all.Go(func() {
 					p := newProber(t, text, timeout(short/5))
 					for range 10 {
-						p.Probe(context.Background())
+						p.Probe(t.Context())
 					}
 				})
 			}

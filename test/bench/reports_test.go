@@ -34,8 +34,9 @@ func BenchmarkReports(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	// The API server has to know the registration.
-	time.Sleep(2 * time.Second)
+	if err := s.WaitSidecars(ctx, ns); err != nil {
+		b.Fatal(err)
+	}
 	began := time.Now()
 	f, err := s.NewFleet(ctx, ns, fleet)
 	if err != nil {
@@ -54,7 +55,7 @@ func BenchmarkReports(b *testing.B) {
 		}
 		took := time.Since(began)
 		wrote := counter(ctx, b, w, "belay_conditions_written_total") - written
-		time.Sleep(time.Second)
+		stack.Eventually(ctx, b, "what was written is seen", f.Unseen)
 		g := f.Figures()
 		b.Logf("%-22s %6d reports in %s (%.0f/s), %d not accepted; conditions written %d, seen %d, not seen %d; answer p50 %s p99 %s; report to condition p50 %s p99 %s; collector %.0f millicores, %.1f MiB resident",
 			name, g.Reports, took.Round(100*time.Millisecond), float64(g.Reports)/took.Seconds(), g.Failed, wrote, g.Conditions, g.Unseen,

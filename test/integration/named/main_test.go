@@ -2,10 +2,8 @@ package named
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"testing"
-	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,45 +17,24 @@ import (
 var shared *stack.Stack
 
 func TestMain(m *testing.M) {
-	if err := stack.SideBySide(6); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(runAll(m))
-}
-
-func runAll(m *testing.M) int {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
-	defer cancel()
-	var err error
-	shared, err = stack.Start(ctx, stack.Options{
+	os.Exit(stack.Main(m, &shared, 6, stack.Options{
 		Plane: plane.Options{Audit: true}, Presets: []string{"felis-restore", "otf"},
 		// With HTTP/2 the API server would ask one replica only.
 		Webhooks: 2, WebhookFlags: []string{"--http2=false"},
-	})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() {
-		if err := shared.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-	}()
-	if _, err := shared.Kube.RbacV1().ClusterRoles().Create(ctx, rights(), metav1.CreateOptions{}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+	}, install))
+}
+
+// install grants what the policies of these tests need, and waits for those of the presets.
+func install(ctx context.Context, s *stack.Stack) error {
+	if _, err := s.Kube.RbacV1().ClusterRoles().Create(ctx, rights(), metav1.CreateOptions{}); err != nil {
+		return err
 	}
 	for _, name := range []string{"felis-restore", "otf"} {
-		if err := shared.WaitNamePolicy(ctx, name); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			for _, p := range append(shared.Controllers(), shared.Webhooks()...) {
-				fmt.Fprintln(os.Stderr, p.Name, p.Tail(30))
-			}
-			return 1
+		if err := s.WaitNamePolicy(ctx, name); err != nil {
+			return err
 		}
 	}
-	return m.Run()
+	return nil
 }
 
 // rights is what belay needs for the policies of these tests, beside what the presets

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/belay-dev/belay/test/integration/plane"
 	"github.com/belay-dev/belay/test/integration/stack"
@@ -23,33 +22,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	if err := stack.SideBySide(6); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(runAll(m))
-}
-
-func runAll(m *testing.M) int {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
-	defer cancel()
-	var err error
-	shared, err = stack.Start(ctx, stack.Options{Plane: plane.Options{Audit: true}, Presets: []string{"otf"}})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() {
-		if err := shared.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-	}()
-	if err := shared.WaitPolicy(ctx, "otf"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		for _, p := range append(shared.Controllers(), shared.Webhooks()...) {
-			fmt.Fprintln(os.Stderr, p.Name, p.Tail(30))
-		}
-		return 1
-	}
-	return m.Run()
+	os.Exit(stack.Main(m, &shared, 6, stack.Options{Plane: plane.Options{Audit: true}, Presets: []string{"otf"}}, func(ctx context.Context, s *stack.Stack) error {
+		return s.WaitPolicy(ctx, "otf")
+	}))
 }

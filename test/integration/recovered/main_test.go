@@ -2,10 +2,8 @@ package recovered
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/belay-dev/belay/test/fixtures/opensandbox"
 	"github.com/belay-dev/belay/test/integration/plane"
@@ -17,39 +15,11 @@ import (
 var shared *stack.Stack
 
 func TestMain(m *testing.M) {
-	if err := stack.SideBySide(8); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	os.Exit(runAll(m))
-}
-
-func runAll(m *testing.M) int {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
-	defer cancel()
-	var err error
-	shared, err = stack.Start(ctx, stack.Options{
+	os.Exit(stack.Main(m, &shared, 8, stack.Options{
 		Plane: plane.Options{Audit: true},
 		// With HTTP/2 the API server would ask one replica only.
 		Webhooks: 2, WebhookFlags: []string{"--http2=false"},
-	})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() {
-		if err := shared.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-	}()
-	if err := install(ctx, shared); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		for _, p := range append(shared.Controllers(), shared.Webhooks()...) {
-			fmt.Fprintln(os.Stderr, p.Name, p.Tail(30))
-		}
-		return 1
-	}
-	return m.Run()
+	}, install))
 }
 
 // install installs BatchSandbox with the field of its newer releases, and the preset.

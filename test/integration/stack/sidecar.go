@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -85,6 +86,25 @@ func SidecarEnv(pod *corev1.Pod) ([]string, error) {
 		env = append(env, e.Name+"="+value)
 	}
 	return env, nil
+}
+
+// WaitSidecars waits until Pods of a namespace that ask for a sidecar get one: the API server
+// acts on a registration a moment after it is stored.
+func (s *Stack) WaitSidecars(ctx context.Context, namespace string) error {
+	for {
+		p, err := s.Kube.CoreV1().Pods(namespace).Create(ctx, &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "probe", Annotations: map[string]string{v1alpha1.SidecarAnnotation: v1alpha1.SidecarInject}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.example/app:1"}}},
+		}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil && SidecarOf(p) != nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("waiting for sidecars: %w", ctx.Err()), err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // SidecarOf is the container that was injected; nil for none.

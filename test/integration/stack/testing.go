@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -16,14 +17,38 @@ import (
 // that a slow machine fails nothing.
 const Bound = 60 * time.Second
 
-// SideBySide has so many tests of a package run at a time, where -parallel says nothing: they
-// wait for servers more than they compute. TestMain calls it.
-func SideBySide(tests int) error {
+// Main is the TestMain of a package whose tests share a stack: it starts one, lets prepare
+// install what they need, and runs the tests, so many side by side where -parallel says
+// nothing: they wait for servers more than they compute. The code is the process's.
+func Main(m *testing.M, shared **Stack, sideBySide int, o Options, prepare func(context.Context, *Stack) error) (code int) {
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		return f.Value.Set(strconv.Itoa(tests))
+		if err := f.Value.Set(strconv.Itoa(sideBySide)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 	}
-	return nil
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
+	defer cancel()
+	s, err := Start(ctx, o)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() {
+		if err := s.Stop(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
+	if err := prepare(ctx, s); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		for _, p := range append(s.Controllers(), s.Webhooks()...) {
+			fmt.Fprintln(os.Stderr, p.Name, p.Tail(30))
+		}
+		return 1
+	}
+	*shared = s
+	return m.Run()
 }
 
 // TestContext ends with the test, and after a while.

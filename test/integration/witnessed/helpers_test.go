@@ -2,19 +2,13 @@ package witnessed
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"net"
-	"net/http"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -29,51 +23,25 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// target is what a sidecar probes: a main container's HTTP server.
+// target is a main container that a sidecar probes.
 type target struct {
-	port  int
-	ready atomic.Bool
-	mu    sync.Mutex
-	srv   *http.Server
+	*stack.MainContainer
 }
 
-// newTarget starts a server that is ready, or not.
+// newTarget starts one that is ready, or not.
 func newTarget(t testing.TB, ready bool) *target {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	g := &target{port: l.Addr().(*net.TCPAddr).Port}
-	g.ready.Store(ready)
-	g.serve(l)
-	t.Cleanup(g.stop)
+	g := &target{&stack.MainContainer{}}
+	g.Ready.Store(ready)
+	g.start(t)
+	t.Cleanup(g.Stop)
 	return g
 }
 
-func (g *target) serve(l net.Listener) {
-	srv := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if !g.ready.Load() {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-	})}
-	g.mu.Lock()
-	g.srv = srv
-	g.mu.Unlock()
-	go func() { _ = srv.Serve(l) }()
-}
-
-// stop ends the server: the main container has ended.
-func (g *target) stop() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	_ = g.srv.Close()
-}
-
-// start starts it anew on the same port.
+// start starts it, anew on the same port.
 func (g *target) start(t testing.TB) {
 	t.Helper()
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", g.port))
-	must(t, err)
-	g.serve(l)
+	must(t, g.Start())
 }
 
 // pod is a Pod that asks for a sidecar, whose main container is probed at a port each second.
@@ -90,32 +58,9 @@ func pod(namespace, name string, port int) *corev1.Pod {
 	}
 }
 
-// running writes to a Pod's status what a kubelet would: its main container runs, in its n-th
-// run, which began some seconds ago.
+// running has the main container of a Pod run, in its n-th run, which began some seconds ago.
 func running(ctx context.Context, s *stack.Stack, p *corev1.Pod, n int, since time.Duration) error {
-	return status(ctx, s, p, corev1.ContainerStatus{
-		Name: "main", ContainerID: containerID(p, n), Image: "registry.example/app:1", ImageID: "x", Ready: true, RestartCount: int32(n - 1),
-		State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(time.Now().Add(-since))}},
-	}, true)
-}
-
-func containerID(p *corev1.Pod, n int) string { return fmt.Sprintf("containerd://%s-%d", p.UID, n) }
-
-// status writes the status of a Pod's main container.
-func status(ctx context.Context, s *stack.Stack, p *corev1.Pod, c corev1.ContainerStatus, ready bool) error {
-	condition := corev1.ConditionFalse
-	if ready {
-		condition = corev1.ConditionTrue
-	}
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{
-		"phase": corev1.PodRunning, "containerStatuses": []corev1.ContainerStatus{c},
-		"conditions": []corev1.PodCondition{{Type: corev1.PodReady, Status: condition}},
-	}})
-	if err != nil {
-		return err
-	}
-	_, err = s.Kube.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	return err
+	return s.MainRuns(ctx, p, n, true, since)
 }
 
 // condition is what the sidecar's condition says; nil for none.
@@ -141,7 +86,7 @@ func becomes(ctx context.Context, t testing.TB, s *stack.Stack, p *corev1.Pod, w
 		if c = condition(&now); c == nil {
 			return fmt.Errorf("there is none among %+v", now.Status.Conditions)
 		}
-		if c.Status != want || !strings.HasPrefix(c.Message, containerID(p, n)+": ") {
+		if c.Status != want || !strings.HasPrefix(c.Message, stack.ContainerID(p, n)+": ") {
 			return fmt.Errorf("%+v", *c)
 		}
 		return nil

@@ -29,7 +29,7 @@ func (w *witnesses) right(ctx context.Context, t *testing.T, what string) time.D
 	stack.Eventually(ctx, t, what, func() error {
 		for i, p := range w.pods {
 			want := corev1.ConditionFalse
-			if w.main[i].ready.Load() {
+			if w.main[i].Ready.Load() {
 				want = corev1.ConditionTrue
 			}
 			var now corev1.Pod
@@ -48,7 +48,7 @@ func (w *witnesses) right(ctx context.Context, t *testing.T, what string) time.D
 // turn makes what is ready not ready, and the other way round.
 func (w *witnesses) turn() {
 	for _, g := range w.main {
-		g.ready.Store(!g.ready.Load())
+		g.Ready.Store(!g.Ready.Load())
 	}
 }
 
@@ -66,20 +66,13 @@ func TestNoReportIsLost(t *testing.T) {
 		}
 	})
 	ns := s.TestNamespace(ctx, t, "outage", v1alpha1.ModeEnforce)
-	stack.Eventually(ctx, t, "sidecars are injected", func() error {
-		p := pod(ns, "probe", 1)
-		err := s.Client.Create(ctx, p, client.DryRunAll)
-		if err == nil && stack.SidecarOf(p) == nil {
-			err = fmt.Errorf("not yet")
-		}
-		return err
-	})
+	must(t, s.WaitSidecars(ctx, ns))
 	const pods = 8
 	w := &witnesses{s: s}
 	var sidecars []*stack.Sidecar
 	for i := range pods {
 		main := newTarget(t, i%2 == 0)
-		p := pod(ns, fmt.Sprintf("pod-%d", i), main.port)
+		p := pod(ns, fmt.Sprintf("pod-%d", i), main.Port)
 		must(t, s.Client.Create(ctx, p))
 		must(t, running(ctx, s, p, 1, 10*time.Second))
 		c := sidecar(ctx, t, s, p)

@@ -49,7 +49,7 @@ func newBox(ctx context.Context, t *testing.T, g opensandbox.Generation, annotat
 	must(t, err)
 	b := &box{Controller: &opensandbox.Controller{Client: c, Namespace: ns, Generation: g}, t: t, admin: admin, main: newTarget(t, true)}
 	if annotations == nil {
-		annotations = map[string]string{v1alpha1.ProbeAnnotation: fmt.Sprintf("http://:%d/", b.main.port)}
+		annotations = map[string]string{v1alpha1.ProbeAnnotation: fmt.Sprintf("http://:%d/", b.main.Port)}
 	}
 	sandbox := opensandbox.Sandbox(ns, boxName, 1)
 	var template corev1.PodTemplateSpec
@@ -142,12 +142,12 @@ func TestRecoveryWantsTheWitness(t *testing.T) {
 		t.Fatalf("the policy's Pod has no sidecar: %+v", b.pod.ObjectMeta)
 	}
 	b.fails(ctx)
-	b.main.ready.Store(false)
+	b.main.Ready.Store(false)
 	must(t, opensandbox.Ready(ctx, b.admin, b.pod)) // so says the kubelet
 	b.refusedFor(ctx, "ReportMissing")
 	c := sidecar(ctx, t, shared, b.pod)
 	b.refusedFor(ctx, "ReportNotReady")
-	b.main.ready.Store(true)
+	b.main.Ready.Store(true)
 	b.recovers(ctx)
 	stack.Eventually(ctx, t, "event that names the witness's Pod", func() error {
 		var list eventsv1.EventList
@@ -189,7 +189,7 @@ func TestReportsAreFreshWhileAnObjectWaits(t *testing.T) {
 		})
 	}
 	report("1m0s")
-	b.main.ready.Store(false)
+	b.main.Ready.Store(false)
 	report("10s") // it may be about to fail its object
 	b.fails(ctx)
 	// It runs again, and is not ready by the kubelet's word.
@@ -202,7 +202,7 @@ func TestReportsAreFreshWhileAnObjectWaits(t *testing.T) {
 		}
 	}
 	must(t, opensandbox.SetStatus(ctx, b.admin, p))
-	b.main.ready.Store(true)
+	b.main.Ready.Store(true)
 	stack.Eventually(ctx, t, "the sidecar says that it is ready", func() error {
 		if c := condition(b.thePod(ctx)); c == nil || c.Status != corev1.ConditionTrue {
 			return fmt.Errorf("%+v", c)
@@ -270,7 +270,7 @@ func TestASuccessorIsNoWitness(t *testing.T) {
 	})
 	b.refusedFor(ctx, "PodReplaced")
 	// The old one's sidecar, were it still there, speaks for nobody.
-	b.main.ready.Store(false)
+	b.main.Ready.Store(false)
 	stack.Eventually(ctx, t, "the old sidecar is refused", func() error {
 		if log := first.Tail(60); !strings.Contains(log, "PodReplaced") && !strings.Contains(log, "TokenInvalid") {
 			return fmt.Errorf("%s", log[max(0, len(log)-300):])

@@ -308,7 +308,7 @@ func TestLateReportsAreDropped(t *testing.T) {
 		}
 		var now corev1.Pod
 		must(t, shared.Client.Get(ctx, client.ObjectKeyFromObject(p), &now))
-		if c := condition(&now); c == nil || c.Status != want || !strings.HasPrefix(c.Message, containerID(p, run)+": ") {
+		if c := condition(&now); c == nil || c.Status != want || !strings.HasPrefix(c.Message, stack.ContainerID(p, run)+": ") {
 			t.Errorf("%s: %+v, want %s of run %d", what, c, want, run)
 		}
 		return answer

@@ -420,7 +420,7 @@ func served(port int, cas string) error {
 
 func rotation(ctx context.Context, t *testing.T, s *stack.Stack, ns string) {
 	target := newTarget(t, true)
-	p := injected(ctx, t, s, pod(ns, "rotated", target.port))
+	p := injected(ctx, t, s, pod(ns, "rotated", target.Port))
 	c := sidecar(ctx, t, s, p)
 	must(t, running(ctx, s, p, 1, 10*time.Second))
 	becomes(ctx, t, s, p, corev1.ConditionTrue, 1)
@@ -463,9 +463,9 @@ func rotation(ctx context.Context, t *testing.T, s *stack.Stack, ns string) {
 	// The connection of old ends, as all do.
 	s.Detach()
 	s.Attach()
-	target.ready.Store(false)
+	target.Ready.Store(false)
 	becomes(ctx, t, s, p, corev1.ConditionFalse, 1)
-	target.ready.Store(true)
+	target.Ready.Store(true)
 	becomes(ctx, t, s, p, corev1.ConditionTrue, 1)
 	select {
 	case <-c.Done():
@@ -473,7 +473,7 @@ func rotation(ctx context.Context, t *testing.T, s *stack.Stack, ns string) {
 	default:
 	}
 	// And the API server, which calls with the bundle of both.
-	injected(ctx, t, s, pod(ns, "", target.port), client.DryRunAll)
+	injected(ctx, t, s, pod(ns, "", target.Port), client.DryRunAll)
 }
 
 // overwrite puts another CA into the registrations, and returns what they had.
