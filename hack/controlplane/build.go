@@ -412,7 +412,7 @@ func (b *builder) clean(ctx context.Context, all bool) error {
 	}
 	defer lock.Close()
 	var found []string
-	for _, pattern := range []string{"etcd-v*-*", "kubectl-v*-*", "v*-*"} {
+	for _, pattern := range []string{"etcd-v*-*", "kubectl-v*-*", "node-v*-*", "v*-*"} {
 		dirs, err := filepath.Glob(filepath.Join(b.cache, pattern))
 		if err != nil {
 			return err

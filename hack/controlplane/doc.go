@@ -15,6 +15,7 @@
 //	  etcd-v3.7.3-<hash>/bin/etcd
 //	  v1.37.2-<hash>/bin/{kube-apiserver,kube-controller-manager}
 //	  kubectl-v1.37.2-<hash>/bin/kubectl
+//	  node-v1.37.2-<hash>/bin/{kubelet,kubeadm,kube-proxy,kube-scheduler}
 //	  run/<random>/      one running control plane
 //
 // The hash covers the pins, the Go version, the platform and the flags of the

@@ -18,6 +18,7 @@ Usage: controlplane COMMAND [flags]
 
   build      build the servers into the cache and print where they are
   kubectl    build kubectl into the cache and print where it is
+  node       build all that a node runs into the cache and print where it is
   up         build when needed, start, print one line of JSON, run until stopped
   versions   list the versions that can be had and where the cache is
   clean      remove cached binaries that the present pins do not use
@@ -100,6 +101,8 @@ func run(args []string) error {
 		return runBuild(ctx, args)
 	case "kubectl":
 		return runKubectl(ctx, args)
+	case "node":
+		return runNode(ctx, args)
 	case "up":
 		return runUp(ctx, args)
 	case "versions":

@@ -51,6 +51,13 @@ func pinnedTargets() ([]target, error) {
 		}
 		targets = append(targets, t)
 	}
+	for _, v := range nodeVersions() {
+		t, err := nodeTarget(v)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, t)
+	}
 	for _, v := range pinnedVersions("kubectl") {
 		t, err := kubectlTarget(v)
 		if err != nil {
