@@ -1,0 +1,51 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/belay-dev/belay/test/fixtures/opensandbox"
+	"github.com/belay-dev/belay/test/fixtures/spur"
+)
+
+// upstreams installs the upstreams' kinds, and the presets for them.
+func (c *cluster) upstreams(ctx context.Context) error {
+	for _, crd := range []*apiextensionsv1.CustomResourceDefinition{spur.CRD(), opensandbox.CRD(opensandbox.CRDOptions{Record: &opensandbox.Record{}})} {
+		if err := c.ApplyCRD(ctx, crd); err != nil {
+			return err
+		}
+	}
+	return c.presets(ctx)
+}
+
+// presets applies them, and waits until their policies are in force.
+func (c *cluster) presets(ctx context.Context) error {
+	for _, preset := range []string{"otf", "felis-restore", "spur", "opensandbox-witnessed"} {
+		if _, err := c.kubectl(ctx, "apply", "-k", "manifests/presets/"+preset); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	for _, w := range []struct {
+		wait  func(context.Context, string) error
+		names []string
+	}{
+		{c.WaitPolicy, []string{"otf", "spur"}},
+		{c.WaitNamePolicy, []string{"otf", "spur", "felis-restore"}},
+		{c.WaitRecoveryPolicy, []string{"opensandbox"}},
+	} {
+		for _, name := range w.names {
+			if err := w.wait(ctx, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// account lets an upstream act under its own rights.
+func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
