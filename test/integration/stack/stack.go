@@ -69,10 +69,12 @@ type Stack struct {
 	// Dir has the logs.
 	Dir string
 
-	o      Options
-	mapper meta.RESTMapper
-	bin    string
-	front  *front
+	o Options
+	// cluster is set by Connect.
+	cluster *rest.Config
+	mapper  meta.RESTMapper
+	bin     string
+	front   *front
 	// collectors is in front of the collectors.
 	collectors *front
 	ownDir     bool
@@ -191,7 +193,7 @@ func sweep(cache string) {
 
 func (s *Stack) clients() error {
 	crlog.SetLogger(logr.Discard()) // the library's own log; belay's is in its processes
-	cfg := s.Plane.Config()
+	cfg := s.admin()
 	scheme := clientgoscheme.Scheme
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return err
@@ -258,7 +260,7 @@ func (s *Stack) Config(ctx context.Context, namespace, account string) (*rest.Co
 	if err != nil {
 		return nil, fmt.Errorf("requesting a token for %s/%s: %w", namespace, account, err)
 	}
-	admin := s.Plane.Config()
+	admin := s.admin()
 	return &rest.Config{
 		Host: admin.Host, BearerToken: t.Status.Token, QPS: -1,
 		TLSClientConfig: rest.TLSClientConfig{CAData: admin.CAData},
