@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/belay-dev/belay/hack/images/archive"
 	"github.com/belay-dev/belay/test/integration/stack"
@@ -331,3 +332,5 @@ func (c *cluster) collect(ctx context.Context, name string, namespaces ...string
 	}
 	fmt.Println("what there is to see is in", dir)
 }
+
+func keyOf(o client.Object) client.ObjectKey { return client.ObjectKeyFromObject(o) }

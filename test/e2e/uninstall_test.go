@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/belay-dev/belay/test/integration/stack"
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+)
+
+// TestUninstall follows the README: no registration stays, no namespace hangs, and no dependent
+// goes that had an owner.
+func TestUninstall(t *testing.T) {
+	ctx, ns := begin(t, "uninstall", v1alpha1.ModeEnforce)
+	e := executor(ctx, t, ns)
+	errLost := errors.New("lost")
+	e.AfterJob = func() error { return errLost } // so that the Secret has no owner but its Anchor
+	r, err := e.Spawn(ctx, "Job-"+ns, "t0ken")
+	if !errors.Is(err, errLost) {
+		t.Fatal(err)
+	}
+	finishes(ctx, t, r.Job)
+	p := runs(ctx, t, witnessed(ns, "pod"))
+	kubectl := func(args ...string) {
+		t.Helper()
+		if _, err := c.kubectl(ctx, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kubectl("label", "namespaces", "-l", v1alpha1.ModeLabel, v1alpha1.ModeLabel+"-")
+	kubectl("annotate", "anchors", "--all", "-A", "belay.dev/allow-delete=true")
+	kubectl("delete", "anchors", "--all", "-A", "--cascade=orphan")
+	kubectl("annotate", "crd", "anchors.belay.dev", "belay.dev/allow-delete=true")
+	for _, preset := range []string{"otf", "felis-restore", "spur", "opensandbox-witnessed"} {
+		kubectl("delete", "-k", "manifests/presets/"+preset)
+	}
+	start := time.Now()
+	kubectl("delete", "-k", "manifests/overlays/e2e", "--timeout=120s")
+	within(ctx, t, "nothing is registered, and the namespace is gone", func() error { return c.nothingLeft(ctx, true) })
+	stack.Report(t, "e2e: uninstalled by kubectl delete -k within %s", seconds(time.Since(start)))
+	if err := c.Client.Get(ctx, keyOf(r.Secret), &corev1.Secret{}); err != nil {
+		t.Errorf("the Secret that an Anchor held: %v", err)
+	}
+	if err := c.Client.Get(ctx, keyOf(r.Job), &batchv1.Job{}); err != nil {
+		t.Errorf("the Job: %v", err)
+	}
+	live, err := c.Kube.CoreV1().Pods(ns).Get(ctx, p.Name, metav1.GetOptions{})
+	if err != nil || conditionIs(live, corev1.PodReady, corev1.ConditionTrue) != nil {
+		t.Errorf("a Pod whose sidecar has nobody to report to is %+v, %v", live.Status.Conditions, err)
+	}
+	// It is labelled again, as by somebody who does not know: nobody is asked.
+	kubectl("label", "namespace", ns, v1alpha1.ModeLabel+"=enforce")
+	if err := c.Client.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "after"}}); err != nil {
+		t.Error(err)
+	}
+	kubectl("delete", "namespace", ns, "--timeout=60s")
+	if _, err := c.Kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err) // the test's own end deletes it
+	}
+}
+
+// nothingLeft reports what of belay is outside of its CRDs.
+func (c *cluster) nothingLeft(ctx context.Context, namespaceToo bool) error {
+	said, err := c.kubectl(ctx, "get", "mutatingwebhookconfigurations,validatingwebhookconfigurations", "-o", "name")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range strings.Fields(said) {
+		if strings.HasSuffix(name, "/belay") {
+			errs = append(errs, fmt.Errorf("%s is there", name))
+		}
+	}
+	if said, err = c.kubectl(ctx, "get", "configmaps", "-A", "--field-selector=metadata.name=belay-ca", "-o", "name"); err != nil || said != "" {
+		errs = append(errs, fmt.Errorf("ConfigMaps %q are there: %w", said, err))
+	}
+	if namespaceToo {
+		if _, err := c.Kube.CoreV1().Namespaces().Get(ctx, belayNamespace, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("namespace %s is there (%w)", belayNamespace, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// TestHelm: one command installs a belay that works, upgrades do not fight it, and one command
+// takes it away.
+func TestHelm(t *testing.T) {
+	helm := os.Getenv("BELAY_HELM")
+	if helm == "" {
+		t.Skip("BELAY_HELM does not say where helm is; make e2e builds it")
+	}
+	// By the test before, it is not installed any more.
+	if d, err := c.deployment(context.Background(), "belay-webhook"); err == nil {
+		t.Skipf("belay is installed by kustomize (generation %d); TestUninstall comes first", d.Generation)
+	}
+	ctx, ns := begin(t, "helm", v1alpha1.ModeEnforce)
+	run := func(args ...string) time.Duration {
+		t.Helper()
+		start := time.Now()
+		if _, err := c.run(ctx, nil, helm, args...); err != nil {
+			c.collect(ctx, t.Name(), ns)
+			t.Fatal(err)
+		}
+		return time.Since(start)
+	}
+	values := []string{"--namespace", belayNamespace, "--set", "image.tag=e2e", "--set", "image.pullPolicy=Never", "--wait", "--timeout", "3m"}
+	chart := "manifests/charts/belay"
+	took := run(append([]string{"install", "belay", chart, "--create-namespace"}, values...)...)
+	guard(ctx, t)
+	works := func(name string) {
+		t.Helper()
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: map[string]string{guarded: "true"}}, Data: map[string]string{"work": name}}
+		if err := c.Client.Create(ctx, m); err != nil || m.Annotations[v1alpha1.WorkAnnotation] == "" {
+			t.Errorf("%s: %v, annotations %v", name, err, m.Annotations)
+		}
+	}
+	works("installed")
+	first := run(append([]string{"upgrade", "belay", chart}, values...)...)
+	works("upgraded")
+	second := run(append([]string{"upgrade", "belay", chart, "--set", "webhook.podAnnotations.again=yes"}, values...)...)
+	works("upgraded-again")
+	stack.Report(t, "e2e: helm install --wait %s, upgrades %s and %s (with a roll-out)", seconds(took), seconds(first), seconds(second))
+	gone := run("uninstall", "belay", "--namespace", belayNamespace, "--wait", "--timeout", "4m")
+	within(ctx, t, "nothing is registered", func() error { return c.nothingLeft(ctx, false) })
+	if err := c.Client.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "after", Labels: map[string]string{guarded: "true"}}}); err != nil {
+		t.Error(err)
+	}
+	stack.Report(t, "e2e: helm uninstall %s", seconds(gone))
+	if _, err := c.kubectl(ctx, "delete", "namespace", belayNamespace, "--timeout=60s"); err != nil {
+		t.Error(err)
+	}
+}
