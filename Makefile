@@ -14,6 +14,7 @@ K8S_OLDEST ?= v1.34.0
 FUZZTIME ?= 30s
 BENCH ?= .
 DEMO_FLAGS ?=
+E2E ?= .
 # Images are called $(IMAGE_PREFIX)/belay-webhook:$(VERSION), as in manifests/base.
 IMAGE_PREFIX ?= ghcr.io/belay-dev
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -42,9 +43,9 @@ HELM := $(call tool,helm,hack/tools/helm)
 help: ## explain every target (the default)
 	@awk 'BEGIN { FS = ":.*## " } \
 		/^##@ / { printf "\n\033[1m%s\033[0m\n", substr($$0, 5) } \
-		/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@printf '\nVariables: K8S_VERSION=%s K8S_OLDEST=%s FUZZTIME=%s BENCH=%s DEMO_FLAGS IMAGE_PREFIX=%s VERSION=%s\n' \
-		'$(K8S_VERSION)' '$(K8S_OLDEST)' '$(FUZZTIME)' '$(BENCH)' '$(IMAGE_PREFIX)' '$(VERSION)'
+		/^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\nVariables: K8S_VERSION=%s K8S_OLDEST=%s FUZZTIME=%s BENCH=%s E2E=%s DEMO_FLAGS IMAGE_PREFIX=%s VERSION=%s\n' \
+		'$(K8S_VERSION)' '$(K8S_OLDEST)' '$(FUZZTIME)' '$(BENCH)' '$(E2E)' '$(IMAGE_PREFIX)' '$(VERSION)'
 
 .PHONY: build
 build: ## build every command of cmd/ into bin/, static
@@ -201,15 +202,30 @@ vuln: $(GOVULNCHECK) ## look for known vulnerabilities; needs the network, and i
 	$(call say,govulncheck)
 	$(GOVULNCHECK) ./...
 
+##@ Real clusters
+
+.PHONY: kind-up
+kind-up: ## make a kind cluster of three nodes, with all that it takes; the last line is its KUBECONFIG
+	$(call say,kind cluster (15 minutes on two cores the first time, half a minute with the node image))
+	@bin=$$(mktemp -d) && trap 'rm -rf "$$bin"' EXIT && go build -o "$$bin/kind" ./hack/kind && "$$bin/kind" up
+
+.PHONY: kind-down
+kind-down: ## remove the cluster and what was started for it; the node image stays in the user's cache
+	@go run ./hack/kind down
+
+.PHONY: e2e
+e2e: kind-up $(HELM) ## run test/e2e on the cluster of kind-up, E2E=pattern some of it; what went wrong is in bin/e2e
+	$(call say,end to end)
+	@rm -f bin/e2e-report.txt
+	@BELAY_TEST_REPORT=$(CURDIR)/bin/e2e-report.txt BELAY_HELM=$(CURDIR)/$(HELM) BELAY_E2E_KUBECONFIG="$$(go run ./hack/kind kubeconfig)" \
+		go test -count=1 -timeout 40m -run '$(E2E)' ./test/e2e/ || { code=$$?; cat bin/e2e-report.txt 2>/dev/null; echo 'logs, events and descriptions are in bin/e2e' >&2; exit $$code; }
+	@echo 'measured:' && cat bin/e2e-report.txt
+
 ##@ Releasing
 
 .PHONY: images
-images: ## build the image of every command that has a target in the Dockerfile
-	@for image in webhook controller sidecar; do \
-		if [ ! -d "cmd/belay-$$image" ]; then continue; fi; \
-		printf '\033[1m==> image %s\033[0m\n' "$(IMAGE_PREFIX)/belay-$$image:$(VERSION)"; \
-		DOCKER_BUILDKIT=1 $(DOCKER) build --target "$$image" --build-arg VERSION='$(VERSION)' -t "$(IMAGE_PREFIX)/belay-$$image:$(VERSION)" .; \
-	done
+images: ## make the images of the Dockerfile's targets: with the engine, or from scratch into bin/images; they are equal
+	go run ./hack/images build --prefix '$(IMAGE_PREFIX)' --version '$(VERSION)' --engine '$(DOCKER)'
 
 # Tools: each is built by the first target that needs it.
 

@@ -1,5 +1,3 @@
-//go:build linux
-
 // Command kind runs a Kubernetes cluster of one control plane and two workers, with real
 // kubelets, in the containers of a container engine; by kind, sigs.k8s.io/kind.
 //

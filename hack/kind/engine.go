@@ -1,5 +1,3 @@
-//go:build linux
-
 package main
 
 import (
@@ -93,8 +91,19 @@ func answers(ctx context.Context, t *tools) error {
 	return t.run(ctx, call{name: "docker", args: []string{"version", "--format", "{{.Server.Version}}"}})
 }
 
+// A noEngineError says that this machine has no container engine and none could be had.
+type noEngineError struct{ error }
+
 // engine finds an engine that can run nodes, or starts one.
 func (k *kind) engine(ctx context.Context) error {
+	err := k.findEngine(ctx)
+	if err != nil && ctx.Err() == nil {
+		return noEngineError{err}
+	}
+	return err
+}
+
+func (k *kind) findEngine(ctx context.Context) error {
 	if k.useEngine(ctx) {
 		return nil
 	}
@@ -139,6 +148,9 @@ func (k *kind) install(ctx context.Context, command string, packages ...string) 
 // lacksSysResource reports whether no process here can have CAP_SYS_RESOURCE.
 func lacksSysResource() (bool, error) {
 	status, err := os.ReadFile("/proc/self/status")
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil // not Linux: the engine is in a virtual machine
+	}
 	if err != nil {
 		return false, err
 	}

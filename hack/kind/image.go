@@ -1,5 +1,3 @@
-//go:build linux
-
 package main
 
 import (
@@ -20,13 +18,16 @@ import (
 	"github.com/belay-dev/belay/hack/images/archive"
 )
 
-// sources is what the node image has of this repository, and what it is made with.
-var sources = []string{"node", "image.go", "pins.go", "coredns", "pause"}
+// binarySources are what the binaries are made of, nodeSources the rest of the node image.
+var (
+	binarySources = []string{"pins.go", "coredns", "pause"}
+	nodeSources   = []string{"node", "image.go"}
+)
 
 func (k *kind) files() fs.FS { return os.DirFS(filepath.Join(k.root, "hack/kind")) }
 
-// key is of all that the node image depends on. Debian's packages are as they are on the day.
-func (k *kind) key(ctx context.Context) (string, error) {
+// key is of all that is made from sources; Debian's packages are as they are on the day.
+func (k *kind) key(ctx context.Context, sources ...string) (string, error) {
 	goVersion, err := k.tools.output(ctx, call{name: "go", args: []string{"env", "GOVERSION"}, env: []string{"GOTOOLCHAIN=local"}})
 	if err != nil {
 		return "", err
@@ -61,10 +62,16 @@ func (k *kind) key(ctx context.Context) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:12], nil
 }
 
+// binaryDir is the folder that they are in, or will be.
+func (k *kind) binaryDir(ctx context.Context) (string, error) {
+	key, err := k.key(ctx, binarySources...)
+	return filepath.Join(k.cache, "bin-"+key), err
+}
+
 // nodeImage returns the name of an image that the engine has: one that was built before, kind's
 // own, or a new one.
 func (k *kind) nodeImage(ctx context.Context) (string, error) {
-	key, err := k.key(ctx)
+	key, err := k.key(ctx, append(slices.Clone(binarySources), nodeSources...)...)
 	if err != nil {
 		return "", err
 	}
@@ -91,7 +98,7 @@ func (k *kind) nodeImage(ctx context.Context) (string, error) {
 		}
 		k.say("it cannot be pulled (" + lastLine(err) + "); building one")
 	}
-	return built, k.buildNode(ctx, built, key)
+	return built, k.buildNode(ctx, built)
 }
 
 func (k *kind) has(ctx context.Context, image string) bool {
@@ -104,7 +111,7 @@ func lastLine(err error) string {
 }
 
 // buildNode makes the image.
-func (k *kind) buildNode(ctx context.Context, image, key string) error {
+func (k *kind) buildNode(ctx context.Context, image string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("building a node image takes root, for its files' owners")
 	}
@@ -122,8 +129,10 @@ func (k *kind) buildNode(ctx context.Context, image, key string) error {
 	rootfs := make(chan error, 1)
 	root := filepath.Join(k.cache, "rootfs-"+debianSuite+"-"+sum(debianPackages))
 	go func() { rootfs <- k.rootfs(ctx, root) }()
-	bin := filepath.Join(k.cache, "bin-"+key)
-	err := k.binaries(ctx, bin)
+	bin, err := k.binaryDir(ctx)
+	if err == nil {
+		err = k.binaries(ctx, bin)
+	}
 	if err := errors.Join(err, <-rootfs); err != nil {
 		return err
 	}
@@ -140,7 +149,29 @@ func (k *kind) buildNode(ctx context.Context, image, key string) error {
 	}); err != nil {
 		return err
 	}
-	return k.tools.step("assembling the node image", func() error { return k.assemble(ctx, image, bin, root, work, pause) })
+	if err := k.tools.step("assembling the node image", func() error { return k.assemble(ctx, image, bin, root, work, pause) }); err != nil {
+		return err
+	}
+	k.forget(ctx, image, bin, root)
+	return nil
+}
+
+// forget removes what other node images were made of, and those that no node uses.
+func (k *kind) forget(ctx context.Context, image string, keep ...string) {
+	for _, pattern := range []string{"bin-*", "rootfs-*"} {
+		found, _ := filepath.Glob(filepath.Join(k.cache, pattern)) // the pattern is a valid one
+		for _, dir := range found {
+			if !slices.Contains(keep, dir) {
+				_ = os.RemoveAll(dir)
+			}
+		}
+	}
+	others, _ := k.tools.output(ctx, call{name: "docker", args: []string{"image", "ls", "--format", "{{.Repository}}:{{.Tag}}", "kindest/node"}})
+	for _, other := range strings.Fields(others) {
+		if strings.Contains(other, "-belay-") && other != image {
+			_ = k.tools.run(ctx, call{name: "docker", args: []string{"image", "rm", other}})
+		}
+	}
 }
 
 func sum(words []string) string {

@@ -1,5 +1,3 @@
-//go:build linux
-
 package main
 
 import (
@@ -26,6 +24,7 @@ Usage: go run ./hack/kind COMMAND [flags]
   down        remove it, and what was started for it; images stay for the next time
   load FILE…  load image archives (docker save) into the nodes
   docker …    the docker client, talking to the cluster's engine
+  kubeconfig  print the path of its kubeconfig
   path        print the folder with kubectl and kind
   clean       remove everything, the cache included
   help        this text; "kind COMMAND --help" explains the flags
@@ -33,6 +32,8 @@ Usage: go run ./hack/kind COMMAND [flags]
 kubectl is told by KUBECONFIG, which "up" prints last; ~/.kube/config is not touched.
 The first "up" may compile Kubernetes and its runtime: 15 minutes on two cores.
 Later ones take about half a minute.
+
+Exit codes: 1 it failed, 2 usage, 3 there is no container engine, and none can be had.
 `
 
 // A kind is one cluster with its cache.
@@ -63,12 +64,16 @@ func main() {
 
 func exitCode(err error, stderr io.Writer) int {
 	_, misused := errors.AsType[usageError](err)
+	_, without := errors.AsType[noEngineError](err)
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return 0
 	case misused:
 		fmt.Fprintf(stderr, "kind: %v; see \"go run ./hack/kind help\"\n", err)
 		return 2
+	case without:
+		fmt.Fprintf(stderr, "kind: %v\n", err)
+		return 3
 	default:
 		fmt.Fprintf(stderr, "kind: %v\n", err)
 		return 1
@@ -85,12 +90,13 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 		do    func(*kind, context.Context, []string) error
 		takes bool // arguments
 	}{
-		"up":     {"Makes the cluster, unless it is there. The last line on standard output is its kubeconfig.", (*kind).up, false},
-		"down":   {"Removes the cluster, the engine that was started for it, and what kubelets changed for the whole machine.", (*kind).down, false},
-		"load":   {"Loads image archives, as docker save writes them, into every node.", (*kind).loadImages, true},
-		"docker": {"Runs the docker client against the engine of the cluster.", (*kind).docker, true},
-		"path":   {"Prints the folder with kubectl and kind.", (*kind).path, false},
-		"clean":  {"Removes the cluster and the cache: binaries, the root file system, and the engine's images.", (*kind).clean, false},
+		"up":         {"Makes the cluster, unless it is there. The last line on standard output is its kubeconfig.", (*kind).up, false},
+		"down":       {"Removes the cluster, the engine that was started for it, and what kubelets changed for the whole machine.", (*kind).down, false},
+		"load":       {"Loads image archives, as docker save writes them, into every node.", (*kind).loadImages, true},
+		"docker":     {"Runs the docker client against the engine of the cluster.", (*kind).docker, true},
+		"kubeconfig": {"Prints the path of the cluster's kubeconfig.", (*kind).printKubeconfig, false},
+		"path":       {"Prints the folder with kubectl and kind.", (*kind).path, false},
+		"clean":      {"Removes the cluster and the cache: binaries, the root file system, and the engine's images.", (*kind).clean, false},
 	}
 	command, found := commands[name]
 	switch {
@@ -191,27 +197,22 @@ func (k *kind) up(ctx context.Context, _ []string) error {
 	if err := k.engine(ctx); err != nil {
 		return err
 	}
+	if there, err := k.there(ctx); err != nil {
+		return err
+	} else if there {
+		if err := k.answers(ctx); err != nil {
+			return fmt.Errorf("the cluster %q is there and does not answer; make kind-down removes it: %w", k.name, err)
+		}
+		fmt.Fprintf(k.tools.log, "==> the cluster is there, with node image %s\n", k.state.Image)
+		fmt.Fprintln(k.out, k.kubeconfig())
+		return nil
+	}
 	image, err := k.nodeImage(ctx)
 	if err != nil {
 		return err
 	}
 	if err := k.binDir(ctx); err != nil {
 		return err
-	}
-	there, err := k.tools.output(ctx, call{name: "kind", args: []string{"get", "clusters"}})
-	if err != nil {
-		return err
-	}
-	if slices.Contains(strings.Fields(there), k.name) {
-		if err := k.answers(ctx); err != nil {
-			return fmt.Errorf("the cluster %q is there and does not answer; make kind-down removes it: %w", k.name, err)
-		}
-		if k.state.Image != image {
-			k.say("the cluster that is there has another node image, " + k.state.Image + "; make kind-down removes it")
-		}
-		fmt.Fprintf(k.tools.log, "==> the cluster is there, after %.0f s\n", time.Since(start).Seconds())
-		fmt.Fprintln(k.out, k.kubeconfig())
-		return nil
 	}
 	if err := k.tools.step("the cluster", func() error { return k.create(ctx, image) }); err != nil {
 		return err
@@ -221,13 +222,21 @@ func (k *kind) up(ctx context.Context, _ []string) error {
 	return nil
 }
 
+// there reports whether the cluster is.
+func (k *kind) there(ctx context.Context) (bool, error) {
+	name, err := k.tools.output(ctx, call{name: "docker", args: []string{"ps", "--all", "--quiet", "--filter", "name=^" + k.name + "-control-plane$"}})
+	if err != nil || name == "" {
+		return false, err
+	}
+	return true, k.binDir(ctx)
+}
+
 // binDir puts kind and kubectl before PATH. With kind's own node image, nothing else is built.
 func (k *kind) binDir(ctx context.Context) error {
-	key, err := k.key(ctx)
+	dir, err := k.binaryDir(ctx)
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(k.cache, "bin-"+key)
 	if !exists(dir) {
 		dir = filepath.Join(k.cache, "kind-"+kindVersion)
 		if !exists(filepath.Join(dir, "kind")) {
@@ -413,6 +422,14 @@ func (k *kind) path(ctx context.Context, _ []string) error {
 	}
 	dir, _, _ := strings.Cut(k.tools.path, ":")
 	fmt.Fprintln(k.out, dir)
+	return nil
+}
+
+func (k *kind) printKubeconfig(context.Context, []string) error {
+	if !exists(k.kubeconfig()) {
+		return fmt.Errorf("there is no cluster %q; make kind-up makes one", k.name)
+	}
+	fmt.Fprintln(k.out, k.kubeconfig())
 	return nil
 }
 

@@ -1,5 +1,3 @@
-//go:build linux
-
 package main
 
 // What the node image is made of, beside what hack/controlplane pins. All of these are served
