@@ -42,6 +42,8 @@ const (
 	away
 	// timedOut: belay was asked, and did not answer in time.
 	timedOut
+	// cut: the connection to belay broke, or could not be made.
+	cut
 	// lost: belay was asked, or should have been, and the call failed for another reason.
 	lost
 )
@@ -214,6 +216,8 @@ func judge(start time.Time, err error) outcome {
 		o.what = away
 	case strings.Contains(err.Error(), "failed calling webhook") && (strings.Contains(err.Error(), "context deadline exceeded") || strings.Contains(err.Error(), "Timeout exceeded")):
 		o.what = timedOut
+	case strings.Contains(err.Error(), "failed calling webhook") && broken.MatchString(err.Error()):
+		o.what = cut
 	// Its own shutdown, and its start, before it knows roles, service accounts and kinds.
 	case apierrors.IsServiceUnavailable(err), apierrors.IsForbidden(err) && strings.Contains(err.Error(), "kubernetes-admin"), apierrors.IsUnauthorized(err), strings.Contains(err.Error(), "apiserver is shutting down"), strings.Contains(err.Error(), "not yet ready to handle request"):
 		o.what = away
@@ -222,6 +226,8 @@ func judge(start time.Time, err error) outcome {
 	}
 	return o
 }
+
+var broken = regexp.MustCompile(`EOF|connection refused|connection reset|broken pipe|client connection lost|no route to host`)
 
 func isNet(err error) bool {
 	_, ok := errors.AsType[net.Error](err)
@@ -265,13 +271,13 @@ func (l *load) rest(ctx context.Context, d time.Duration) {
 }
 
 // table ends the load, prints what came of it, and fails the test where a call was lost.
-// Time-outs are forgiven in phases named there, as are calls while the API server was away.
-func (l *load) table(t *testing.T, mayTimeOut, mayBeAway []string) {
+// What is forgiven is named by phase.
+func (l *load) table(t *testing.T, forgiven map[string][]int) {
 	t.Helper()
 	l.end()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	stack.Report(t, "e2e: %-44s %6s %6s %9s %10s %8s %8s", "zero lost calls: phase", "calls", "lost", "timed out", "no server", "p50", "p99")
+	stack.Report(t, "e2e: %-44s %6s %5s %8s %9s %9s %8s %8s", "zero lost calls: phase", "calls", "lost", "cut off", "timed out", "no server", "p50", "p99")
 	for _, phase := range l.phases {
 		var took []time.Duration
 		count := map[int]int{}
@@ -285,13 +291,12 @@ func (l *load) table(t *testing.T, mayTimeOut, mayBeAway []string) {
 			if o.what == fine {
 				took = append(took, o.took)
 			}
-			wrong := o.what == lost || o.what == timedOut && !slices.Contains(mayTimeOut, phase) || o.what == away && !slices.Contains(mayBeAway, phase)
-			if wrong && first == nil {
+			if o.what != fine && !slices.Contains(forgiven[phase], o.what) && first == nil {
 				first = o.err
 			}
 		}
 		slices.Sort(took)
-		stack.Report(t, "e2e: %-44s %6d %6d %9d %10d %8s %8s", phase, len(l.calls[phase]), count[lost], count[timedOut], count[away], ms(took, 50), ms(took, 99))
+		stack.Report(t, "e2e: %-44s %6d %5d %8d %9d %9d %8s %8s", phase, len(l.calls[phase]), count[lost], count[cut], count[timedOut], count[away], ms(took, 50), ms(took, 99))
 		for message, n := range said {
 			t.Logf("  %d times: %s", n, message)
 		}

@@ -21,9 +21,9 @@ import (
 // repairBound is what the project promises.
 const repairBound = 10 * time.Second
 
-// TestRepairs: what is edited by hand is put back, or told of, within ten seconds; and readiness
+// repairs: what is edited by hand is put back, or told of, within ten seconds; and readiness
 // says the truth all along.
-func TestRepairs(t *testing.T) {
+func repairs(t *testing.T) {
 	ctx, ns := begin(t, "repairs", v1alpha1.ModeEnforce)
 	guard(ctx, t)
 	create := func(name string) error {
@@ -191,9 +191,9 @@ func strangersCA(t *testing.T) string {
 	return m.Data["ca.crt"]
 }
 
-// TestScaledToZero: where nobody opted in, nobody notices; where somebody did, the policies'
+// scaledToZero: where nobody opted in, nobody notices; where somebody did, the policies'
 // stance holds; and when belay is back, all is as before.
-func TestScaledToZero(t *testing.T) {
+func scaledToZero(t *testing.T) {
 	ctx, in := begin(t, "in", v1alpha1.ModeEnforce)
 	_, out := begin(t, "out", "")
 	guard(ctx, t)
@@ -241,9 +241,9 @@ func TestScaledToZero(t *testing.T) {
 	})
 }
 
-// TestBootstrap: every node goes down and comes up again, while belay is registered with Fail,
+// bootstrap: every node goes down and comes up again, while belay is registered with Fail,
 // and its namespaces, and kube-system, are labelled by mistake. The cluster comes back by itself.
-func TestBootstrap(t *testing.T) {
+func bootstrap(t *testing.T) {
 	ctx, ns := begin(t, "bootstrap", v1alpha1.ModeEnforce)
 	guard(ctx, t)
 	mistaken := func(value string) {

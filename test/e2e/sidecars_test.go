@@ -37,8 +37,8 @@ func witnessed(ns, name string) *corev1.Pod {
 	}
 }
 
-// TestSidecars are the cases about sidecars that take a kubelet.
-func TestSidecars(t *testing.T) {
+// sidecars are the cases about sidecars that take a kubelet.
+func sidecars(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T){
 		"C01 a Job with a sidecar completes":                        jobCompletes,
@@ -356,9 +356,9 @@ func tokenRenewed(t *testing.T) {
 	})
 }
 
-// TestLatency: how long after the main container is ready its Pod's conditions say so, the
+// latency: how long after the main container is ready its Pod's conditions say so, the
 // sidecar's and the kubelet's own, over a hundred Pods in one run.
-func TestLatency(t *testing.T) {
+func latency(t *testing.T) {
 	ctx, ns := begin(t, "latency", v1alpha1.ModeEnforce)
 	const size, together = 100, 10
 	type times struct{ main, kubelet, sidecar time.Time }

@@ -27,9 +27,9 @@ import (
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
 
-// TestOTF: Jobs really run, and what OTF made for them goes with them, whatever became of its
+// storyOTF: Jobs really run, and what OTF made for them goes with them, whatever became of its
 // third call.
-func TestOTF(t *testing.T) {
+func storyOTF(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]bool{"three calls": false, "the third call is lost": true} {
 		t.Run(name, func(t *testing.T) {
@@ -104,8 +104,8 @@ func executor(ctx context.Context, t *testing.T, ns string) otf.Executor {
 	return otf.Executor{Client: kube, Namespace: ns}
 }
 
-// TestFelis: restores really finish and really fail, and one that is asked for again runs.
-func TestFelis(t *testing.T) {
+// storyFelis: restores really finish and really fail, and one that is asked for again runs.
+func storyFelis(t *testing.T) {
 	t.Parallel()
 	ctx, ns := begin(t, "felis", v1alpha1.ModeEnforce)
 	if err := felis.Grant(ctx, c.Kube, ns); err != nil {
@@ -175,9 +175,9 @@ func TestFelis(t *testing.T) {
 	})
 }
 
-// TestSpur: Pods that pass by the scheduler run on the node they name, are owned, and go with
+// storySpur: Pods that pass by the scheduler run on the node they name, are owned, and go with
 // their SpurJob.
-func TestSpur(t *testing.T) {
+func storySpur(t *testing.T) {
 	t.Parallel()
 	ctx, ns := begin(t, "spur", v1alpha1.ModeEnforce)
 	if err := spur.Grant(ctx, c.Kube, ns); err != nil {
@@ -269,9 +269,9 @@ func TestSpur(t *testing.T) {
 	})
 }
 
-// TestOpenSandbox: a Pod really crashes and backs off, and its sandbox recovers with that very
+// storyOpenSandbox: a Pod really crashes and backs off, and its sandbox recovers with that very
 // Pod; one that was replaced under its name does not make it recover.
-func TestOpenSandbox(t *testing.T) {
+func storyOpenSandbox(t *testing.T) {
 	t.Parallel()
 	ctx, ns := begin(t, "opensandbox", v1alpha1.ModeEnforce)
 	for _, o := range opensandbox.Grant(ns, opensandbox.Names{}) {

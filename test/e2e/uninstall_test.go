@@ -18,9 +18,9 @@ import (
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
 
-// TestUninstall follows the README: no registration stays, no namespace hangs, and no dependent
+// uninstall follows the README: no registration stays, no namespace hangs, and no dependent
 // goes that had an owner.
-func TestUninstall(t *testing.T) {
+func uninstall(t *testing.T) {
 	ctx, ns := begin(t, "uninstall", v1alpha1.ModeEnforce)
 	e := executor(ctx, t, ns)
 	errLost := errors.New("lost")
@@ -92,22 +92,22 @@ func (c *cluster) nothingLeft(ctx context.Context, namespaceToo bool) error {
 	return errors.Join(errs...)
 }
 
-// TestHelm: one command installs a belay that works, upgrades do not fight it, and one command
+// helm: one command installs a belay that works, upgrades do not fight it, and one command
 // takes it away.
-func TestHelm(t *testing.T) {
-	helm := os.Getenv("BELAY_HELM")
-	if helm == "" {
+func helm(t *testing.T) {
+	program := os.Getenv("BELAY_HELM")
+	if program == "" {
 		t.Skip("BELAY_HELM does not say where helm is; make e2e builds it")
 	}
 	// By the test before, it is not installed any more.
 	if d, err := c.deployment(context.Background(), "belay-webhook"); err == nil {
-		t.Skipf("belay is installed by kustomize (generation %d); TestUninstall comes first", d.Generation)
+		t.Skipf("belay is installed by kustomize (generation %d); uninstall comes first", d.Generation)
 	}
 	ctx, ns := begin(t, "helm", v1alpha1.ModeEnforce)
 	run := func(args ...string) time.Duration {
 		t.Helper()
 		start := time.Now()
-		if _, err := c.run(ctx, nil, helm, args...); err != nil {
+		if _, err := c.run(ctx, nil, program, args...); err != nil {
 			c.collect(ctx, t.Name(), ns)
 			t.Fatal(err)
 		}

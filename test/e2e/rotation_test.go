@@ -1,0 +1,261 @@
+package e2e
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/belay-dev/belay/hack/images/archive"
+	"github.com/belay-dev/belay/test/integration/stack"
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+)
+
+const (
+	phaseOwnCA    = "self-managed: another CA"
+	phaseLeaf     = "cert-manager: another certificate"
+	phaseIssuerCA = "cert-manager: the CA renewed"
+)
+
+// rotation: the CA that belay manages itself is replaced, and no call is lost.
+func rotation(t *testing.T) {
+	ctx, ns := begin(t, "rotation", v1alpha1.ModeEnforce)
+	guard(ctx, t)
+	p := runs(ctx, t, witnessed(ns, "reports"))
+	l := startLoad(ctx, t, ns)
+	l.rest(ctx, 3*time.Second)
+	l.during(ctx, t, phaseOwnCA, func() error {
+		old, err := c.secretCAs(ctx, "belay-ca")
+		if err != nil {
+			return err
+		}
+		start := time.Now()
+		if _, err := c.kubectl(ctx, "--namespace", belayNamespace, "annotate", "secret", "belay-ca", "--overwrite", "belay.dev/rotate="+fmt.Sprint(start.Unix())); err != nil {
+			return err
+		}
+		most := len(old)
+		err = wait(ctx, 6*time.Minute, func() error {
+			now, err := c.secretCAs(ctx, "belay-ca")
+			if err != nil {
+				return err
+			}
+			most = max(most, len(now))
+			for _, was := range old {
+				for _, is := range now {
+					if was.Equal(is) {
+						return fmt.Errorf("the CA of before is trusted still, beside %d others", len(now)-1)
+					}
+				}
+			}
+			return nil
+		})
+		stack.Report(t, "e2e: the self-managed CA replaced within %s, at most %d trusted at once", seconds(time.Since(start)), most)
+		return errors.Join(err, c.bundleIs(ctx, "belay-ca"))
+	})
+	l.enter("after")
+	l.rest(ctx, 5*time.Second)
+	l.table(t, nil)
+	// A change is reported over a connection that trusts the new CA: the kubelet brings it.
+	if _, err := get(ctx, ns, p.Name, "/crash"); err != nil {
+		t.Fatal(err)
+	}
+	within(ctx, t, "the sidecar reports again", func() error {
+		live, err := c.Kube.CoreV1().Pods(ns).Get(ctx, p.Name, metav1.GetOptions{})
+		if err == nil && live.Status.ContainerStatuses[0].RestartCount == 0 {
+			err = errors.New("the main container was not started again yet")
+		}
+		return errors.Join(err, bothReady(ctx, p))
+	})
+}
+
+// secretCAs are the CAs of a Secret's ca.crt.
+func (c *cluster) secretCAs(ctx context.Context, name string) ([]*x509.Certificate, error) {
+	s, err := c.Kube.CoreV1().Secrets(belayNamespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return certificates(s.Data["ca.crt"])
+}
+
+func certificates(rest []byte) (out []*x509.Certificate, err error) {
+	for {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return out, nil
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, cert)
+	}
+}
+
+// bundleIs waits until every entry of belay trusts the CAs of a Secret, and no others.
+func (c *cluster) bundleIs(ctx context.Context, secret string) error {
+	return wait(ctx, bound, func() error {
+		want, err := c.secretCAs(ctx, secret)
+		if err != nil {
+			return err
+		}
+		m, err := c.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, v1alpha1.ConfigurationName, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, w := range m.Webhooks {
+			got, err := certificates(w.ClientConfig.CABundle)
+			if err != nil {
+				return err
+			}
+			if len(got) != len(want) || !got[0].Equal(want[0]) {
+				return fmt.Errorf("entry %s trusts %d CAs, and not the %d of Secret %s", w.Name, len(got), len(want), secret)
+			}
+		}
+		return nil
+	})
+}
+
+// certManager: belay with cert-manager's certificates, which are renewed, and its CA.
+func certManager(t *testing.T) {
+	ctx, ns := begin(t, "cert-manager", v1alpha1.ModeEnforce)
+	start := time.Now()
+	if err := c.installCertManager(ctx); err != nil {
+		c.collect(ctx, t.Name(), ns)
+		t.Fatal(err)
+	}
+	if err := c.install(ctx, "e2e-cert-manager"); err != nil {
+		t.Fatal(err)
+	}
+	stack.Cleanup(t, func(ctx context.Context) {
+		if t.Failed() {
+			c.collect(ctx, t.Name(), ns)
+		}
+		// The overlay of before has no --inject-ca-from; the annotation goes with the registration.
+		if err := c.install(ctx, "e2e"); err != nil {
+			t.Error(err)
+		}
+		if _, err := c.kubectl(ctx, "delete", "--namespace", belayNamespace, "certificates,issuers", "--all"); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := c.bundleIs(ctx, "belay-webhook-tls"); err != nil {
+		t.Fatal(err)
+	}
+	stack.Report(t, "e2e: cert-manager and belay with its certificates installed within %s", seconds(time.Since(start)))
+	guard(ctx, t)
+	l := startLoad(ctx, t, ns)
+	l.rest(ctx, 3*time.Second)
+	l.during(ctx, t, phaseLeaf, func() error { return c.renew(ctx, "belay-webhook", "belay-webhook-tls") })
+	l.during(ctx, t, phaseIssuerCA, func() error {
+		if err := c.renew(ctx, "belay-webhook-ca", "belay-webhook-ca"); err != nil {
+			return err
+		}
+		return c.renew(ctx, "belay-webhook", "belay-webhook-tls")
+	})
+	// Kubelets bring a Secret within a minute and a half; all of that time is looked at.
+	l.enter("until every replica serves it")
+	if err := wait(ctx, 3*time.Minute, func() error { return c.serves(ctx, "belay-webhook-tls") }); err != nil {
+		t.Error(err)
+	}
+	l.enter("after")
+	l.rest(ctx, 3*time.Second)
+	l.table(t, nil)
+}
+
+// installCertManager builds cert-manager's controllers from their module, and runs them.
+func (c *cluster) installCertManager(ctx context.Context) error {
+	dir := filepath.Join(c.root, "hack", "kind", "certmanager")
+	binary := filepath.Join(c.out, "certmanager")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", binary, ".")
+	build.Dir, build.Env = dir, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	if said, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("building cert-manager: %w: %s", err, said)
+	}
+	manifests, err := c.run(ctx, nil, binary, "manifests")
+	if err != nil {
+		return err
+	}
+	image := ""
+	for line := range strings.Lines(manifests) {
+		if _, name, found := strings.Cut(strings.TrimSpace(line), "image: "); found {
+			image = strings.Trim(name, `"'`)
+		}
+	}
+	file := filepath.Join(c.out, "certmanager.tar")
+	if err := archive.WriteFile(file, archive.Image{
+		Name: image, Entrypoint: []string{"/certmanager"}, User: "65532:65532",
+		Files: []archive.File{{Path: "/certmanager", Source: binary, Mode: 0o755}},
+	}); err != nil {
+		return err
+	}
+	if _, err := c.run(ctx, nil, c.kind, "load", file); err != nil {
+		return err
+	}
+	if err := os.Remove(file); err != nil {
+		return err
+	}
+	kubectl := filepath.Join(c.bin, "kubectl")
+	if _, err := c.run(ctx, []byte(manifests), kubectl, "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {
+		return err
+	}
+	_, err = c.kubectl(ctx, "--namespace", "cert-manager", "wait", "deployment", "--all", "--for=condition=Available", "--timeout=180s")
+	return err
+}
+
+// renew has cert-manager issue a certificate anew, as "cmctl renew" does, and waits for it.
+func (c *cluster) renew(ctx context.Context, name, secret string) error {
+	before, err := c.Kube.CoreV1().Secrets(belayNamespace).Get(ctx, secret, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	now := time.Now().UTC().Format(time.RFC3339)
+	condition := fmt.Sprintf(`{"status":{"conditions":[{"type":"Ready","status":"True","reason":"Ready","message":"","lastTransitionTime":%q},{"type":"Issuing","status":"True","reason":"ManuallyTriggered","message":"by a test","lastTransitionTime":%q}]}}`, now, now)
+	if _, err := c.kubectl(ctx, "--namespace", belayNamespace, "patch", "certificate", name, "--subresource=status", "--type=merge", "--patch", condition); err != nil {
+		return err
+	}
+	return wait(ctx, bound, func() error {
+		after, err := c.Kube.CoreV1().Secrets(belayNamespace).Get(ctx, secret, metav1.GetOptions{})
+		if err == nil && string(after.Data["tls.crt"]) == string(before.Data["tls.crt"]) {
+			err = fmt.Errorf("Secret %s has the certificate of before", secret)
+		}
+		return err
+	})
+}
+
+// serves reports whether every replica serves the certificate of a Secret, by a handshake from
+// a node.
+func (c *cluster) serves(ctx context.Context, secret string) error {
+	s, err := c.Kube.CoreV1().Secrets(belayNamespace).Get(ctx, secret, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	want, err := certificates(s.Data["tls.crt"])
+	if err != nil || len(want) == 0 {
+		return errors.Join(err, fmt.Errorf("Secret %s has no certificate", secret))
+	}
+	pods, err := c.replicas(ctx, "webhook")
+	if err != nil {
+		return err
+	}
+	for _, p := range pods {
+		said, err := c.node(ctx, "belay-control-plane", "curl", "--silent", "--insecure", "--output", "/dev/null", "--max-time", "5",
+			"--write-out", "%{certs}", fmt.Sprintf("https://%s:9443/", p.Status.PodIP))
+		if err != nil {
+			return err
+		}
+		got, err := certificates([]byte(said))
+		if err != nil || len(got) == 0 || !got[0].Equal(want[0]) {
+			return errors.Join(err, fmt.Errorf("Pod %s serves another certificate", p.Name))
+		}
+	}
+	return nil
+}
