@@ -15,6 +15,7 @@ FUZZTIME ?= 30s
 BENCH ?= .
 DEMO_FLAGS ?=
 E2E ?= .
+COMPARE ?= all
 # Images are called $(IMAGE_PREFIX)/belay-webhook:$(VERSION), as in manifests/base.
 IMAGE_PREFIX ?= ghcr.io/belay-dev
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
@@ -24,7 +25,7 @@ DOCKER ?= docker
 RACE := $(if $(shell command -v gcc || command -v cc),-race)
 
 # Go modules that are no part of the root module, and tested on their own.
-MODULES := hack/controlplane
+MODULES := hack/controlplane hack/kind/certmanager
 GO_DIRS := $(wildcard cmd webhook sidecar test hack)
 
 say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
@@ -76,7 +77,7 @@ test-unit: ## run all tests that need no control plane; those of sidecar/ with t
 test-modules: ## run the tests of the modules below hack/
 	@for module in $(MODULES); do \
 		printf '\033[1m==> testing %s\033[0m\n' "$$module"; \
-		go test -C "$$module" ./...; \
+		go test -short -C "$$module" ./...; \
 	done
 
 # One package at a time (-p 1): each has a control plane of its own, and two of them starve each other on two cores.
@@ -178,7 +179,7 @@ walls: ## check which package imports which, and the top level
 .PHONY: verify-tidy
 verify-tidy: ## fail if go mod tidy would change a go.mod or go.sum
 	$(call say,go mod tidy)
-	@for module in . $(MODULES); do go mod tidy -C "$$module" -diff; done
+	@for module in . $(MODULES) hack/kind/coredns; do go mod tidy -C "$$module" -diff; done
 
 # A Component is no kustomization of its own; it is built with those that name it.
 .PHONY: verify-manifests
@@ -224,8 +225,13 @@ e2e: kind-up $(HELM) ## run test/e2e on the cluster of kind-up, E2E=pattern some
 ##@ Releasing
 
 .PHONY: images
-images: ## make the images of the Dockerfile's targets: with the engine, or from scratch into bin/images; they are equal
+images: ## make the images of the Dockerfile's targets: with an engine, or without into bin/images; they are equal
+	$(call say,images $(IMAGE_PREFIX)/belay-*:$(VERSION))
 	go run ./hack/images build --prefix '$(IMAGE_PREFIX)' --version '$(VERSION)' --engine '$(DOCKER)'
+
+.PHONY: images-compare
+images-compare: ## check that an engine and "make images" make equal images of COMPARE; the first run takes 6 minutes
+	BELAY_COMPARE_IMAGES=$(COMPARE) DOCKER='$(DOCKER)' go test -count=1 -timeout 30m -v -run TestTheEngineMakesEqualImages ./hack/images/
 
 # Tools: each is built by the first target that needs it.
 
