@@ -122,10 +122,10 @@ verify: verify-generate verify-format lint vet walls verify-tidy verify-manifest
 	$(call say,verified)
 
 .PHONY: generate
-generate: $(CONTROLLER_GEN) ## generate deep copies, CRDs and the chart's CRDs from webhook/api
+generate: $(CONTROLLER_GEN) $(KUSTOMIZE) ## generate deep copies and CRDs from webhook/api, and the chart from these and manifests/
 	$(call say,generating from webhook/api)
 	$(CONTROLLER_GEN) object paths=./webhook/api/...
-	@$(MAKE) --no-print-directory -C manifests helm-gen-crds
+	@$(MAKE) --no-print-directory -C manifests helm-gen-crds chart KUSTOMIZE=$(CURDIR)/$(KUSTOMIZE)
 
 # The first part of "make -C manifests helm-gen-crds".
 .PHONY: crds
@@ -137,7 +137,7 @@ crds: $(CONTROLLER_GEN)
 sums = find webhook/api manifests/crds manifests/charts -type f \( -name 'zz_generated*' -o -path 'manifests/*' \) -exec cksum {} + | sort -k3
 
 .PHONY: verify-generate
-verify-generate: $(CONTROLLER_GEN) ## generate, and fail if that changed, added or removed a file
+verify-generate: $(CONTROLLER_GEN) $(KUSTOMIZE) ## generate, and fail if that changed, added or removed a file
 	@before="$$($(sums))"; \
 	$(MAKE) --no-print-directory generate; \
 	after="$$($(sums))"; \
@@ -193,7 +193,7 @@ verify-manifests: $(KUSTOMIZE) ## build every kustomization below manifests/
 	done
 
 .PHONY: verify-chart
-verify-chart: $(HELM) $(KUSTOMIZE) ## lint the chart, and compare its CRDs with those of manifests/crds
+verify-chart: $(HELM) $(KUSTOMIZE) ## lint the chart, and compare it with what kustomize builds
 	$(call say,chart)
 	$(HELM) lint --strict --quiet manifests/charts/belay
 	BELAY_HELM=$(CURDIR)/$(HELM) BELAY_KUSTOMIZE=$(CURDIR)/$(KUSTOMIZE) go test -count=1 ./test/charts/...
