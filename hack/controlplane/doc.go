@@ -38,6 +38,10 @@
 // stay Pending unless a test writes their status. A Pod whose spec.nodeName is
 // of no Node object is removed by the pod garbage collector, as in a cluster.
 //
+// There can be several kube-apiservers on one etcd. The launcher itself is the
+// front that spreads connections over them, so that goes away with it. All of
+// them sign and trust by the same keys; a token of one counts for each.
+//
 // # Leaving nothing behind
 //
 // The launcher starts a janitor in a session of its own that waits for the end

@@ -43,6 +43,9 @@ Examples:
   # flags of kube-apiserver replace the defaults of the same name
   controlplane up --apiserver-flag=--request-timeout=10s --apiserver-flag=--v=4
 
+  # two kube-apiservers on one etcd, and a front that spreads connections
+  controlplane up --apiservers=2
+
   # for programs: commands on stdin, answers on stdout, ends with stdin
   controlplane up --until-eof
 

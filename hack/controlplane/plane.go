@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -28,19 +29,36 @@ type options struct {
 	enforceOwnerReferences   bool
 	sharedControllerIdentity bool
 	audit                    bool
-	etcdProxy                string // host:port; empty without
+	apiservers               int
+	etcdProxies              []string // host:port of each kube-apiserver's; the last one counts for the rest
 	apiserverFlags           []string
 }
 
-// A plane is the three components of one control plane, in the order in which
-// they start.
+// etcdProxy is the one of the i-th kube-apiserver; empty without.
+func (o options) etcdProxy(i int) string {
+	if len(o.etcdProxies) == 0 {
+		return ""
+	}
+	return o.etcdProxies[min(i, len(o.etcdProxies)-1)]
+}
+
+// A server is one kube-apiserver, as its users know it.
+type server struct {
+	Name       string `json:"name"`
+	Server     string `json:"server"`
+	Kubeconfig string `json:"kubeconfig"`
+	AuditLog   string `json:"auditLog"`
+}
+
+// A plane is the components of one control plane, in the order in which they
+// start.
 type plane struct {
 	dir        *runDir
-	server     string // the URL of kube-apiserver
+	server     string // the URL of kube-apiserver, or that of the front of several
+	servers    []server
 	etcd       string // host:port of etcd
 	kubeconfig []byte // of the administrator
-	auditLog   string // empty without an audit log
-	api        *api
+	api        *api   // of the first kube-apiserver
 	components []*component
 	log        io.Writer
 }
@@ -56,16 +74,26 @@ func newPlane(dir *runDir, bins binaries, o options, log io.Writer) (*plane, err
 	}
 	p := &plane{
 		dir: dir, log: log,
-		server: fmt.Sprintf("https://127.0.0.1:%d", dir.ports.apiserver),
-		etcd:   fmt.Sprintf("127.0.0.1:%d", dir.ports.etcd),
+		servers: newServers(dir, o),
+		etcd:    fmt.Sprintf("127.0.0.1:%d", dir.ports.etcd),
+	}
+	p.server = p.servers[0].Server
+	if dir.ports.front != 0 {
+		p.server = fmt.Sprintf("https://127.0.0.1:%d", dir.ports.front)
 	}
 	p.kubeconfig = kubeconfig(p.server, keys.ca.cert, keys.admin)
 	files := map[string][]byte{
-		"kubeconfig":                         p.kubeconfig,
-		"kube-controller-manager.kubeconfig": kubeconfig(p.server, keys.ca.cert, keys.controllerManager),
+		"kubeconfig": p.kubeconfig,
+		// Controllers act alike through each, and one that fails over would hide
+		// which of them a test has broken.
+		"kube-controller-manager.kubeconfig": kubeconfig(p.servers[0].Server, keys.ca.cert, keys.controllerManager),
+	}
+	if len(p.servers) > 1 {
+		for _, s := range p.servers {
+			files[s.Name+".kubeconfig"] = kubeconfig(s.Server, keys.ca.cert, keys.admin)
+		}
 	}
 	if o.audit {
-		p.auditLog = dir.file("audit.log")
 		files["audit-policy.yaml"] = []byte(auditPolicy)
 	}
 	for name, content := range files {
@@ -73,14 +101,15 @@ func newPlane(dir *runDir, bins binaries, o options, log io.Writer) (*plane, err
 			return nil, err
 		}
 	}
-	if p.api, err = newAPI(p.server, keys); err != nil {
+	apiservers := make([]*component, len(p.servers))
+	for i := range p.servers {
+		if apiservers[i], err = p.apiserver(i, bins.apiserver, o, keys); err != nil {
+			return nil, err
+		}
+	}
+	if p.api, err = newAPI(p.servers[0].Server, keys); err != nil {
 		return nil, err
 	}
-	apiserverFlags, err := mergeFlags(p.apiserverFlags(o), o.apiserverFlags)
-	if err != nil {
-		return nil, err
-	}
-
 	etcd := &api{"http://" + p.etcd, clientFor(nil)}
 	// The controller manager signs its own serving certificate. Only its
 	// health is read from it, on the loopback interface.
@@ -88,19 +117,13 @@ func newPlane(dir *runDir, bins binaries, o options, log io.Writer) (*plane, err
 		fmt.Sprintf("https://127.0.0.1:%d", dir.ports.controllerManager),
 		clientFor(&tls.Config{InsecureSkipVerify: true}),
 	}
-	p.components = []*component{{
+	p.components = slices.Concat([]*component{{
 		name:       "etcd",
 		bin:        bins.etcd,
 		flags:      p.etcdFlags(),
 		stopWithin: 2 * time.Second,
 		healthy:    func(ctx context.Context) error { _, err := etcd.get(ctx, "/health"); return err },
-	}, {
-		name:       "kube-apiserver",
-		bin:        bins.apiserver,
-		flags:      apiserverFlags,
-		stopWithin: 15 * time.Second,
-		healthy:    func(ctx context.Context) error { _, err := p.api.get(ctx, "/readyz"); return err },
-	}, {
+	}}, apiservers, []*component{{
 		name:       "kube-controller-manager",
 		bin:        bins.controllerManager,
 		flags:      p.controllerManagerFlags(o),
@@ -112,12 +135,50 @@ func newPlane(dir *runDir, bins binaries, o options, log io.Writer) (*plane, err
 			}
 			return p.api.shareIdentity(ctx)
 		},
-	}}
+	}})
 	for _, c := range p.components {
 		c.dir = dir
 		c.exited = func(name string, err error) { fmt.Fprintln(log, err) }
 	}
 	return p, nil
+}
+
+// newServers says where the kube-apiservers are. One alone has the plain names.
+func newServers(dir *runDir, o options) []server {
+	servers := make([]server, len(dir.ports.apiservers))
+	for i, port := range dir.ports.apiservers {
+		s := server{Name: "kube-apiserver", Server: fmt.Sprintf("https://127.0.0.1:%d", port), Kubeconfig: dir.file("kubeconfig")}
+		log := "audit.log"
+		if len(servers) > 1 {
+			s.Name = fmt.Sprintf("kube-apiserver-%d", i+1)
+			s.Kubeconfig = dir.file(s.Name + ".kubeconfig")
+			log = fmt.Sprintf("audit-%d.log", i+1)
+		}
+		if o.audit {
+			s.AuditLog = dir.file(log)
+		}
+		servers[i] = s
+	}
+	return servers
+}
+
+// apiserver is the component of the i-th server.
+func (p *plane) apiserver(i int, bin string, o options, keys *pki) (*component, error) {
+	flags, err := mergeFlags(p.apiserverFlags(i, o), o.apiserverFlags)
+	if err != nil {
+		return nil, err
+	}
+	self, err := newAPI(p.servers[i].Server, keys)
+	if err != nil {
+		return nil, err
+	}
+	return &component{
+		name:       p.servers[i].Name,
+		bin:        bin,
+		flags:      flags,
+		stopWithin: 15 * time.Second,
+		healthy:    func(ctx context.Context) error { _, err := self.get(ctx, "/readyz"); return err },
+	}, nil
 }
 
 // controllersRun fails until the controllers were started. Before that, the
@@ -146,12 +207,12 @@ func (p *plane) etcdFlags() []string {
 	}
 }
 
-func (p *plane) apiserverFlags(o options) []string {
+func (p *plane) apiserverFlags(i int, o options) []string {
 	flags := []string{
-		"--etcd-servers=http://" + cmp.Or(o.etcdProxy, p.etcd),
+		"--etcd-servers=http://" + cmp.Or(o.etcdProxy(i), p.etcd),
 		"--bind-address=127.0.0.1",
 		"--advertise-address=127.0.0.1",
-		fmt.Sprintf("--secure-port=%d", p.dir.ports.apiserver),
+		fmt.Sprintf("--secure-port=%d", p.dir.ports.apiservers[i]),
 		"--shutdown-watch-termination-grace-period=1s", // a stop would wait a minute for open watches
 		"--endpoint-reconciler-type=none",              // endpoints may not be loopback addresses
 		"--service-cluster-ip-range=10.0.0.0/24",
@@ -171,7 +232,7 @@ func (p *plane) apiserverFlags(o options) []string {
 	if o.audit {
 		flags = append(flags,
 			"--audit-policy-file="+p.dir.file("audit-policy.yaml"),
-			"--audit-log-path="+p.auditLog,
+			"--audit-log-path="+p.servers[i].AuditLog,
 			"--audit-log-maxsize=10240", // MB; the log must not be rotated under its reader
 		)
 	}

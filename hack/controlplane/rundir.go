@@ -32,16 +32,36 @@ type runDir struct {
 	ports ports
 }
 
-type ports struct{ etcd, etcdPeer, apiserver, controllerManager int }
+type ports struct {
+	etcd, etcdPeer, controllerManager int
+	apiservers                        []int // one for each kube-apiserver
+	front                             int   // of all of them; 0 when there is but one
+}
+
+// countPorts is how many ports a control plane with so many servers listens on.
+func countPorts(apiservers int) int {
+	if apiservers == 1 {
+		return 4
+	}
+	return 4 + apiservers
+}
+
+func newPorts(numbers []int, apiservers int) ports {
+	p := ports{etcd: numbers[0], etcdPeer: numbers[1], controllerManager: numbers[2], apiservers: numbers[3 : 3+apiservers]}
+	if apiservers > 1 {
+		p.front = numbers[3+apiservers]
+	}
+	return p
+}
 
 func (r *runDir) file(elem ...string) string {
 	return filepath.Join(append([]string{r.path}, elem...)...)
 }
 
 // newRunDir removes run directories whose launcher is gone and creates one
-// below root. The lock on root keeps other launchers from taking a directory
+// below root, with ports for so many kube-apiservers. The lock on root keeps other launchers from taking a directory
 // that is not locked yet for a stale one, and from choosing the same ports.
-func newRunDir(ctx context.Context, root string, log io.Writer) (*runDir, error) {
+func newRunDir(ctx context.Context, root string, apiservers int, log io.Writer) (*runDir, error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, err
 	}
@@ -62,18 +82,18 @@ func newRunDir(ctx context.Context, root string, log io.Writer) (*runDir, error)
 	if r.lock, err = tryLock(r.file("lock")); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(path))
 	}
-	if err := r.fill(root); err != nil {
+	if err := r.fill(root, apiservers); err != nil {
 		return nil, errors.Join(err, r.lock.Close(), os.RemoveAll(path))
 	}
 	return r, nil
 }
 
-func (r *runDir) fill(root string) error {
-	numbers, err := freePorts(root, 4)
+func (r *runDir) fill(root string, apiservers int) error {
+	numbers, err := freePorts(root, countPorts(apiservers))
 	if err != nil {
 		return err
 	}
-	r.ports = ports{numbers[0], numbers[1], numbers[2], numbers[3]}
+	r.ports = newPorts(numbers, apiservers)
 	if err := os.WriteFile(r.file("ports"), []byte(strings.Trim(fmt.Sprint(numbers), "[]")), 0o600); err != nil {
 		return err
 	}

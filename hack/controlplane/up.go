@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -24,14 +25,22 @@ three and removes their data; even a SIGKILL leaves nothing behind.
 
   {"version":"v1.37.2","kubeconfig":"...","server":"https://127.0.0.1:20001",
    "etcd":"127.0.0.1:20002","dir":"...","auditLog":"...","pid":4711,
-   "startSeconds":6.1}
+   "startSeconds":6.1,"servers":[{"name":"kube-apiserver",
+   "server":"https://127.0.0.1:20001","kubeconfig":"...","auditLog":"..."}]}
 
 Logs are <dir>/etcd.log, <dir>/kube-apiserver.log and
 <dir>/kube-controller-manager.log; auditLog is empty without --audit.
 
-With --until-eof, lines on stdin are commands. NAME is etcd, kube-apiserver or
-kube-controller-manager. Each is answered by one line on stdout, {"ok":true} or
-{"error":"..."}:
+With --apiservers=2, or more, there are so many kube-apiservers on one etcd, as
+in a cluster with several control plane nodes. They are called kube-apiserver-1,
+kube-apiserver-2 and so on, and servers has each with a kubeconfig and an audit
+log of its own. The kubeconfig on top goes through a front that gives each
+connection to the next server that takes it, as a load balancer does; a paused
+server takes them, too. The controller manager talks to kube-apiserver-1.
+
+With --until-eof, lines on stdin are commands. NAME is etcd, kube-apiserver (or
+one of several) or kube-controller-manager. Each is answered by one line on
+stdout, {"ok":true} or {"error":"..."}:
 
   stop NAME               SIGTERM, and SIGKILL when that takes too long
   start NAME [flags]      on the same port with the same data, until healthy
@@ -45,7 +54,12 @@ until the next start: restart kube-controller-manager --v=4
 
 With --etcd-proxy, kube-apiserver reaches etcd through a proxy of the caller,
 which can break connections. The proxy learns where etcd is from one more line
-on stdout that comes before anything is started: {"etcd":"127.0.0.1:20002"}`
+on stdout that comes before anything is started: {"etcd":"127.0.0.1:20002"}.
+Given several times, the first is that of kube-apiserver-1 and so on, and the
+last that of all others.`
+
+// maxAPIServers is more than anybody has; each takes half a GiB.
+const maxAPIServers = 9
 
 // started is what up prints when the control plane is ready.
 type started struct {
@@ -57,6 +71,8 @@ type started struct {
 	AuditLog     string  `json:"auditLog"`
 	PID          int     `json:"pid"`
 	StartSeconds float64 `json:"startSeconds"`
+
+	Servers []server `json:"servers"`
 }
 
 func runUp(ctx context.Context, args []string) error {
@@ -66,9 +82,17 @@ func runUp(ctx context.Context, args []string) error {
 	fs.BoolVar(&o.enforceOwnerReferences, "enforce-owner-references", false, "enable the admission plugin OwnerReferencesPermissionEnforcement")
 	fs.BoolVar(&o.sharedControllerIdentity, "shared-controller-identity", false, "let all controllers act as the user "+controllerManagerUser+", with all their roles bound to it, instead of a service account each")
 	fs.BoolVar(&o.audit, "audit", false, "log the metadata of every request to <dir>/audit.log")
-	fs.Func("etcd-proxy", "`host:port` where kube-apiserver is to reach etcd, also after a restart", func(s string) error {
+	o.apiservers = 1
+	fs.Func("apiservers", fmt.Sprintf("how many kube-apiservers to start, 1 to %d (default 1)", maxAPIServers), func(s string) (err error) {
+		o.apiservers, err = strconv.Atoi(s)
+		if err != nil || o.apiservers < 1 || o.apiservers > maxAPIServers {
+			return fmt.Errorf("want a number from 1 to %d", maxAPIServers)
+		}
+		return nil
+	})
+	fs.Func("etcd-proxy", "`host:port` where kube-apiserver is to reach etcd, also after a restart; may be repeated", func(s string) error {
 		_, _, err := net.SplitHostPort(s)
-		o.etcdProxy = s
+		o.etcdProxies = append(o.etcdProxies, s)
 		return err
 	})
 	fs.Func("apiserver-flag", "a `flag` of kube-apiserver such as --v=4; replaces the default of the same name; may be repeated", func(s string) error {
@@ -103,7 +127,7 @@ func runUp(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	dir, err := newRunDir(ctx, filepath.Join(b.cache, "run"), os.Stderr)
+	dir, err := newRunDir(ctx, filepath.Join(b.cache, "run"), o.apiservers, os.Stderr)
 	if err != nil {
 		return fmt.Errorf("creating a run directory: %w", err)
 	}
@@ -141,7 +165,7 @@ func runPlane(ctx context.Context, r planeRun) (err error) {
 	}
 	out := started{
 		Version: r.bins.version, Kubeconfig: r.dir.file("kubeconfig"), Server: p.server, Etcd: p.etcd,
-		Dir: r.dir.path, AuditLog: p.auditLog, PID: os.Getpid(),
+		Dir: r.dir.path, AuditLog: p.servers[0].AuditLog, PID: os.Getpid(), Servers: p.servers,
 	}
 	if r.copyTo != "" {
 		if out.Kubeconfig, err = writeCopy(r.dir, r.copyTo, p.kubeconfig); err != nil {
@@ -149,11 +173,18 @@ func runPlane(ctx context.Context, r planeRun) (err error) {
 		}
 	}
 	answers := json.NewEncoder(os.Stdout)
-	if r.options.etcdProxy != "" {
+	if len(r.options.etcdProxies) > 0 {
 		// Before etcd is started, so that the proxy knows it when kube-apiserver comes.
 		if err := answers.Encode(map[string]string{"etcd": p.etcd}); err != nil {
 			return fmt.Errorf("writing to stdout: %w", err)
 		}
+	}
+	if port := r.dir.ports.front; port != 0 {
+		f, err := newFront(port, r.dir.ports.apiservers)
+		if err != nil {
+			return fmt.Errorf("starting the front of the kube-apiservers: %w", err)
+		}
+		defer f.close()
 	}
 	defer func() { err = errors.Join(err, p.stop()) }()
 	if err := p.start(ctx); err != nil {

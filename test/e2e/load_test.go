@@ -227,7 +227,7 @@ func judge(start time.Time, err error) outcome {
 	return o
 }
 
-var broken = regexp.MustCompile(`EOF|connection refused|connection reset|broken pipe|client connection lost|no route to host`)
+var broken = regexp.MustCompile(`EOF|connection refused|connection reset|broken pipe|client connection lost|server closed idle connection|no route to host`)
 
 func isNet(err error) bool {
 	_, ok := errors.AsType[net.Error](err)

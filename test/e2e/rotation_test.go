@@ -22,6 +22,7 @@ import (
 )
 
 const (
+	phaseOwnLeaf  = "self-managed: other certificates"
 	phaseOwnCA    = "self-managed: another CA"
 	phaseLeaf     = "cert-manager: another certificate"
 	phaseIssuerCA = "cert-manager: the CA renewed"
@@ -34,6 +35,24 @@ func rotation(t *testing.T) {
 	p := runs(ctx, t, witnessed(ns, "reports"))
 	l := startLoad(ctx, t, ns)
 	l.rest(ctx, 3*time.Second)
+	l.during(ctx, t, phaseOwnLeaf, func() error {
+		served, err := c.served(ctx)
+		if err != nil {
+			return err
+		}
+		return wait(ctx, bound, func() error {
+			now, err := c.served(ctx)
+			if err != nil {
+				return err
+			}
+			for pod, leaf := range now {
+				if was := served[pod]; was != nil && was.Equal(leaf) {
+					return fmt.Errorf("Pod %s serves the certificate of before", pod)
+				}
+			}
+			return nil
+		})
+	})
 	l.during(ctx, t, phaseOwnCA, func() error {
 		old, err := c.secretCAs(ctx, "belay-ca")
 		if err != nil {
@@ -60,7 +79,7 @@ func rotation(t *testing.T) {
 			return nil
 		})
 		stack.Report(t, "e2e: the self-managed CA replaced within %s, at most %d trusted at once", seconds(time.Since(start)), most)
-		return errors.Join(err, c.bundleIs(ctx, "belay-ca", true))
+		return errors.Join(err, c.trusts(ctx, "belay-ca", old...))
 	})
 	l.enter("after")
 	l.rest(ctx, 5*time.Second)
@@ -101,8 +120,9 @@ func certificates(rest []byte) (out []*x509.Certificate, err error) {
 	}
 }
 
-// bundleIs waits until every entry of belay trusts the CAs of a Secret, and no others if alone.
-func (c *cluster) bundleIs(ctx context.Context, secret string, alone bool) error {
+// trusts waits until every entry of belay trusts the CAs of a Secret, and none of those of before.
+// CAs of others stay until they expire.
+func (c *cluster) trusts(ctx context.Context, secret string, before ...*x509.Certificate) error {
 	return wait(ctx, bound, func() error {
 		want, err := c.secretCAs(ctx, secret)
 		if err != nil {
@@ -122,8 +142,10 @@ func (c *cluster) bundleIs(ctx context.Context, secret string, alone bool) error
 					return fmt.Errorf("entry %s trusts %d CAs, and not that of Secret %s", w.Name, len(got), secret)
 				}
 			}
-			if alone && len(got) != len(want) {
-				return fmt.Errorf("entry %s trusts %d CAs, and not only the %d of Secret %s", w.Name, len(got), len(want), secret)
+			for _, ca := range before {
+				if slices.ContainsFunc(got, ca.Equal) {
+					return fmt.Errorf("entry %s trusts a CA of before", w.Name)
+				}
 			}
 		}
 		return nil
@@ -148,16 +170,14 @@ func certManager(t *testing.T) {
 		if err := c.install(ctx, "e2e"); err != nil {
 			t.Error(err)
 		}
-		// belay trusts its own CA again. Those of others stay until they expire.
-		if err := c.bundleIs(ctx, "belay-ca", false); err != nil {
+		if err := c.trusts(ctx, "belay-ca"); err != nil {
 			t.Error(err)
 		}
 		if _, err := c.kubectl(ctx, "delete", "--namespace", belayNamespace, "certificates,issuers", "--all"); err != nil {
 			t.Error(err)
 		}
 	})
-	// cert-manager's injector adds, and takes away what has expired.
-	if err := c.bundleIs(ctx, "belay-webhook-tls", false); err != nil {
+	if err := c.trusts(ctx, "belay-webhook-tls"); err != nil {
 		t.Fatal(err)
 	}
 	stack.Report(t, "e2e: cert-manager and belay with its certificates installed within %s", seconds(time.Since(start)))
@@ -241,8 +261,7 @@ func (c *cluster) renew(ctx context.Context, name, secret string) error {
 	})
 }
 
-// serves reports whether every replica serves the certificate of a Secret, by a handshake from
-// a node.
+// serves reports whether every replica serves the certificate of a Secret.
 func (c *cluster) serves(ctx context.Context, secret string) error {
 	s, err := c.Kube.CoreV1().Secrets(belayNamespace).Get(ctx, secret, metav1.GetOptions{})
 	if err != nil {
@@ -252,20 +271,36 @@ func (c *cluster) serves(ctx context.Context, secret string) error {
 	if err != nil || len(want) == 0 {
 		return errors.Join(err, fmt.Errorf("Secret %s has no certificate", secret))
 	}
-	pods, err := c.replicas(ctx, "webhook")
+	served, err := c.served(ctx)
 	if err != nil {
 		return err
 	}
+	for pod, leaf := range served {
+		if !leaf.Equal(want[0]) {
+			return fmt.Errorf("Pod %s serves another certificate", pod)
+		}
+	}
+	return nil
+}
+
+// served is what each replica serves, by a handshake from a node.
+func (c *cluster) served(ctx context.Context) (map[string]*x509.Certificate, error) {
+	pods, err := c.replicas(ctx, "webhook")
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]*x509.Certificate{}
 	for _, p := range pods {
 		said, err := c.node(ctx, "belay-control-plane", "curl", "--silent", "--insecure", "--output", "/dev/null", "--max-time", "5",
 			"--write-out", "%{certs}", fmt.Sprintf("https://%s:9443/", p.Status.PodIP))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		got, err := certificates([]byte(said))
-		if err != nil || len(got) == 0 || !got[0].Equal(want[0]) {
-			return errors.Join(err, fmt.Errorf("Pod %s serves another certificate", p.Name))
+		if err != nil || len(got) == 0 {
+			return nil, errors.Join(err, fmt.Errorf("Pod %s serves no certificate", p.Name))
 		}
+		out[p.Name] = got[0]
 	}
-	return nil
+	return out, nil
 }

@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,6 +32,8 @@ const (
 	// stopWithin is longer than the launcher takes at most: 22 s for components
 	// that ignore SIGTERM and 10 s for its janitor.
 	stopWithin = 45 * time.Second
+	// eachStopWithin is for each kube-apiserver after the first.
+	eachStopWithin = 15 * time.Second
 
 	// maxAnswer bounds one line of the launcher; errors quote logs.
 	maxAnswer = 1 << 20
@@ -49,12 +52,17 @@ type Options struct {
 	SharedControllerIdentity bool
 	// Audit logs the metadata of every request to AuditLog.
 	Audit bool
+	// APIServers is how many kube-apiservers there are on one etcd; 0 is one.
+	APIServers int
 	// APIServerFlags, of the form --name=value, replace the defaults of
 	// kube-apiserver of the same name.
 	APIServerFlags []string
 	// EtcdProxy stands between kube-apiserver and etcd, also after restarts; nil
 	// is no proxy. Whoever made it closes it after Stop.
 	EtcdProxy EtcdProxy
+	// EtcdProxies take the place of EtcdProxy where each kube-apiserver has one of
+	// its own: the first is that of kube-apiserver-1.
+	EtcdProxies []EtcdProxy
 	// Log gets the progress of builds and starts; nil means os.Stderr.
 	Log io.Writer
 }
@@ -86,6 +94,20 @@ type Plane struct {
 type ready struct {
 	Version, Kubeconfig, Server, Etcd, Dir, AuditLog string
 	PID                                              int
+
+	Servers []Server
+}
+
+// A Server is one kube-apiserver.
+type Server struct {
+	// Name is that of the component: kube-apiserver, or kube-apiserver-1 and so on.
+	Name string
+	// URL is where it listens.
+	URL string `json:"server"`
+	// Kubeconfig is the path of one of an administrator who talks to it alone.
+	Kubeconfig string
+	// AuditLog is the path of its own; it is empty without Options.Audit.
+	AuditLog string
 }
 
 // Start builds what is missing, starts a control plane and waits until Pods can
@@ -102,7 +124,7 @@ func Start(ctx context.Context, o Options) (*Plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.await(ctx, o.EtcdProxy, tail); err != nil {
+	if err := p.await(ctx, o.proxies(), tail); err != nil {
 		err = fmt.Errorf("starting the control plane: %w", err)
 		select {
 		case <-p.done: // by itself, which err says
@@ -120,13 +142,15 @@ func Start(ctx context.Context, o Options) (*Plane, error) {
 }
 
 // await waits until everything is started.
-func (p *Plane) await(ctx context.Context, proxy EtcdProxy, tail fmt.Stringer) error {
-	if proxy != nil {
+func (p *Plane) await(ctx context.Context, proxies []EtcdProxy, tail fmt.Stringer) error {
+	if len(proxies) > 0 {
 		// One more line says where etcd will be, before anything is started.
 		if err := p.read(ctx, tail); err != nil {
 			return err
 		}
-		proxy.SetBackend(p.ready.Etcd)
+		for _, proxy := range proxies {
+			proxy.SetBackend(p.ready.Etcd)
+		}
 	}
 	return p.read(ctx, tail)
 }
@@ -148,6 +172,13 @@ func (p *Plane) read(ctx context.Context, tail fmt.Stringer) error {
 	}
 }
 
+func (o Options) proxies() []EtcdProxy {
+	if len(o.EtcdProxies) == 0 && o.EtcdProxy != nil {
+		return []EtcdProxy{o.EtcdProxy}
+	}
+	return o.EtcdProxies
+}
+
 func (o Options) args() []string {
 	args := []string{"up", "--until-eof"}
 	if o.Version != "" {
@@ -162,8 +193,11 @@ func (o Options) args() []string {
 	if o.Audit {
 		args = append(args, "--audit")
 	}
-	if o.EtcdProxy != nil {
-		args = append(args, "--etcd-proxy="+o.EtcdProxy.Addr())
+	if o.APIServers != 0 {
+		args = append(args, fmt.Sprintf("--apiservers=%d", o.APIServers))
+	}
+	for _, proxy := range o.proxies() {
+		args = append(args, "--etcd-proxy="+proxy.Addr())
 	}
 	for _, f := range o.APIServerFlags {
 		args = append(args, "--apiserver-flag="+f)
@@ -308,7 +342,8 @@ func sourceDir() (string, error) {
 // Kubeconfig is the path of a kubeconfig of an administrator.
 func (p *Plane) Kubeconfig() string { return p.ready.Kubeconfig }
 
-// Server is the URL of kube-apiserver.
+// Server is the URL of kube-apiserver; where there are several, that of a front
+// that spreads connections over them. So does Kubeconfig.
 func (p *Plane) Server() string { return p.ready.Server }
 
 // Etcd is the host:port of etcd, past any Options.EtcdProxy.
@@ -317,8 +352,18 @@ func (p *Plane) Etcd() string { return p.ready.Etcd }
 // Version is the version of Kubernetes, such as v1.37.2.
 func (p *Plane) Version() string { return p.ready.Version }
 
-// AuditLog is the path of the audit log, one JSON object a line; it is empty
-// without Options.Audit.
+// Servers are the kube-apiservers, in order; there is at least one.
+func (p *Plane) Servers() []Server { return slices.Clone(p.ready.Servers) }
+
+// ConfigOf is Config of one server, an index into Servers.
+func (p *Plane) ConfigOf(server int) *rest.Config {
+	c := p.Config()
+	c.Host = p.ready.Servers[server].URL
+	return c
+}
+
+// AuditLog is the path of the audit log of the first kube-apiserver, one JSON
+// object a line; it is empty without Options.Audit.
 func (p *Plane) AuditLog() string { return p.ready.AuditLog }
 
 // Dir holds the logs, <component>.log, until Stop.
@@ -330,8 +375,8 @@ func (p *Plane) Config() *rest.Config { return rest.CopyConfig(p.config) }
 
 // Do tells a component something, such as "restart kube-apiserver", and waits
 // until it is done: VERB NAME [--flag=value ...] with VERB one of start, stop,
-// restart, pause, resume and kill, and NAME one of etcd, kube-apiserver and
-// kube-controller-manager. Ports and data stay the same. Flags, for start and
+// restart, pause, resume and kill, and NAME one of etcd, kube-apiserver (where
+// there are several, one of the names of Servers) and kube-controller-manager. Ports and data stay the same. Flags, for start and
 // restart, replace those of the same name until the next start. The error is
 // that of the component with the end of its log, or that of ctx; the command
 // goes on then, and the next one waits for it.
@@ -383,6 +428,7 @@ func (p *Plane) ask(command string) error {
 func (p *Plane) Stop() error { return p.stop() }
 
 func (p *Plane) end() error {
+	within := stopWithin + time.Duration(max(0, len(p.ready.Servers)-1))*eachStopWithin
 	if err := p.stdin.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return fmt.Errorf("stopping the control plane: %w", err)
 	}
@@ -392,11 +438,11 @@ func (p *Plane) end() error {
 			return fmt.Errorf("stopping the control plane: %w", p.err)
 		}
 		return nil
-	case <-time.After(stopWithin):
+	case <-time.After(within):
 		// Its janitor does the rest.
 		err := p.process.Kill()
 		<-p.done
-		return errors.Join(fmt.Errorf("the control plane did not stop within %s and was killed", stopWithin), err)
+		return errors.Join(fmt.Errorf("the control plane did not stop within %s and was killed", within), err)
 	}
 }
 

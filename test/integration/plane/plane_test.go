@@ -101,8 +101,59 @@ func TestControlPlaneCollectsGarbageAndSurvivesRestarts(t *testing.T) {
 	}
 }
 
+func TestSeveralServersOnOneEtcd(t *testing.T) {
+	p, front := start(t, Options{APIServers: 2, Audit: true})
+	clients := make([]*kubernetes.Clientset, 2)
+	for i, s := range p.Servers() {
+		client, err := kubernetes.NewForConfig(p.ConfigOf(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		clients[i] = client
+		if want := fmt.Sprintf("kube-apiserver-%d", i+1); s.Name != want {
+			t.Errorf("server %d is called %q", i, s.Name)
+		}
+		// What one writes, the other has, and each has a log of its own.
+		name := "by-" + s.Name
+		if _, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		log, err := os.ReadFile(s.AuditLog)
+		if err != nil || strings.Count(string(log), `"name":"by-`) != 1 || !strings.Contains(string(log), `"name":"`+name+`"`) {
+			t.Errorf("the audit log of %s (%d bytes, %v) does not have the one create", s.Name, len(log), err)
+		}
+	}
+	for _, client := range append(clients, front) {
+		if list, err := client.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{}); err != nil || len(list.Items) != 3 {
+			t.Errorf("%d config maps, %v; want the two, and that of the CA", len(list.Items), err)
+		}
+	}
+	// One that is away does not matter to whoever talks to the front.
+	for _, s := range p.Servers() {
+		if err := p.Do(t.Context(), "kill "+s.Name); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the other one answers", func(ctx context.Context) (bool, error) {
+			_, err := front.Discovery().ServerVersion()
+			return err == nil, nil
+		})
+		if err := p.Do(t.Context(), "start "+s.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Do(t.Context(), "pause kube-apiserver"); err == nil || !strings.Contains(err.Error(), "kube-apiserver-2") {
+		t.Errorf("a name that two servers share: %v", err)
+	}
+	if err := p.Stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(p.Dir()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the run directory is left: %v", err)
+	}
+}
+
 func TestKilledLauncherLeavesNothing(t *testing.T) {
-	p, _ := start(t, Options{})
+	p, _ := start(t, Options{APIServers: 2})
 	if err := syscall.Kill(p.ready.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

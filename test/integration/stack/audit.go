@@ -8,16 +8,27 @@ import (
 	"path/filepath"
 )
 
-// AuditLog reads the requests in the API server's audit log, so far, that have a word in
-// their line, such as a namespace; empty for all. Of each request it takes what E has fields
+// AuditLog reads the requests in the API server's audit log, so far, or in one after the
+// other where there are several, that have a word in their line, such as a namespace; empty for all. Of each request it takes what E has fields
 // for. The log is written a moment late.
 func AuditLog[E any](s *Stack, word string) ([]E, error) {
-	f, err := os.Open(filepath.Clean(s.Plane.AuditLog()))
+	var out []E
+	for _, server := range s.Plane.Servers() {
+		requests, err := auditLog[E](server.AuditLog, word)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, requests...)
+	}
+	return out, nil
+}
+
+func auditLog[E any](path, word string) (out []E, err error) {
+	f, err := os.Open(filepath.Clean(path))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	var out []E
 	lines := bufio.NewScanner(f)
 	// A request with ten thousands of UIDs is one line.
 	lines.Buffer(nil, 64<<20)

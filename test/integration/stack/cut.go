@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"iter"
 	"math"
 	"math/rand/v2"
 	"net"
@@ -77,6 +78,7 @@ type Cutter struct {
 	left    int // cuts until all passes
 	cuts    []CutWrite
 	thaw    time.Time
+	held    chan struct{} // closed when watches go on; nil while they do
 	conns   map[*cutConn]struct{}
 	wg      sync.WaitGroup
 }
@@ -195,8 +197,32 @@ func (c *Cutter) Freeze(d time.Duration) {
 	c.thaw = time.Now().Add(d)
 }
 
+// HoldWatches lets kube-apiserver hear nothing of what it watches, from now on: its caches
+// stay as they are, while it reads and writes as before. What was held back comes in order
+// when it ends, with HoldWatches(false). It is meant for seconds and few changes: of more
+// than 64 KiB etcd would wait, with all else on the same connection.
+func (c *Cutter) HoldWatches(hold bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case hold && c.held == nil:
+		c.held = make(chan struct{})
+	case !hold && c.held != nil:
+		close(c.held)
+		c.held = nil
+	}
+}
+
+// watches is closed when watches go on; nil while they do.
+func (c *Cutter) watches() chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held
+}
+
 // Close ends the proxy and all connections.
 func (c *Cutter) Close() {
+	c.HoldWatches(false)
 	c.once.Do(func() {
 		_ = c.listener.Close()
 		close(c.done)
@@ -281,6 +307,7 @@ type cutConn struct {
 	done           chan struct{}
 	once           sync.Once
 	doubt          atomic.Pointer[doubt] // nil when there is none
+	watch          sync.Map              // streams on which kube-apiserver watches
 }
 
 // doubt is a write that is to be cut when etcd answers that it is done. Until then
@@ -341,7 +368,11 @@ func (n *cutConn) requests() {
 				m = &messages{}
 				streams[f.stream()] = m
 			}
-			w, ok := firstWrite(m.add(f.data()))
+			complete := m.add(f.data())
+			if slices.ContainsFunc(complete, isWatch) {
+				n.watch.Store(f.stream(), true)
+			}
+			w, ok := firstWrite(complete)
 			if ok {
 				switch n.cutter.decide(w) {
 				case CutBefore:
@@ -373,12 +404,9 @@ func (n *cutConn) requests() {
 // answers passes on what etcd sends, until the connection ends or is cut.
 func (n *cutConn) answers() {
 	defer n.close()
-	in := bufio.NewReader(n.server)
+	in := n.withoutHeldWatches(bufio.NewReader(n.server))
 	var held []byte
-	for f := (frame)(nil); ; {
-		if f.read(in) != nil {
-			return
-		}
+	for f := range in {
 		n.hold()
 		out := []byte(f)
 		if d := n.doubt.Load(); d != nil {
@@ -395,6 +423,56 @@ func (n *cutConn) answers() {
 		}
 		if _, err := n.client.Write(out); err != nil {
 			return
+		}
+	}
+}
+
+// withoutHeldWatches yields the frames of etcd, those of watches when they are not held. The
+// headers of a stream are never held: they change the state of the compression.
+func (n *cutConn) withoutHeldWatches(in io.Reader) iter.Seq[frame] {
+	frames := make(chan frame)
+	n.cutter.wg.Go(func() { // ends with the connection
+		defer close(frames)
+		for {
+			var f frame
+			if f.read(in) != nil {
+				return
+			}
+			select {
+			case frames <- f:
+			case <-n.done:
+				return
+			}
+		}
+	})
+	return func(yield func(frame) bool) {
+		var later []frame
+		held := n.cutter.watches()
+		for {
+			if held == nil {
+				for _, f := range later {
+					if !yield(f) {
+						return
+					}
+				}
+				later = nil
+			}
+			select {
+			case <-held:
+				held = n.cutter.watches()
+			case f, ok := <-frames:
+				if !ok {
+					return
+				}
+				if held == nil {
+					held = n.cutter.watches()
+				}
+				if _, watch := n.watch.Load(f.stream()); watch && held != nil && f.kind() == frameData {
+					later = append(later, f)
+				} else if !yield(f) {
+					return
+				}
+			}
 		}
 	}
 }
@@ -462,6 +540,18 @@ func (m *messages) add(data []byte) (complete [][]byte) {
 	}
 	m.rest = b
 	return complete
+}
+
+// isWatch tells whether a message is a WatchRequest of etcd that creates a watch: its first
+// field is a message whose first field is a key. That of a TxnRequest, a comparison, begins
+// with a number or has its key in field 3.
+func isWatch(message []byte) bool {
+	create, err := field(message, 1)
+	if err != nil || create.bytes == nil {
+		return false
+	}
+	key, err := field(create.bytes, 1)
+	return err == nil && strings.HasPrefix(string(key.bytes), "/")
 }
 
 func firstWrite(messages [][]byte) (EtcdWrite, bool) {

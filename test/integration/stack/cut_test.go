@@ -439,6 +439,46 @@ func TestCutsBetweenKubeAPIServerAndEtcd(t *testing.T) {
 			}
 		}
 	})
+	t.Run("a watch that is held hears nothing, while reads and writes go on", func(t *testing.T) {
+		w, err := secrets.Watch(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Stop()
+		hears := func(name string, within time.Duration) bool {
+			for deadline := time.After(within); ; {
+				select {
+				case e, ok := <-w.ResultChan():
+					if !ok {
+						t.Fatal("the watch has ended")
+					}
+					if s, ok := e.Object.(*corev1.Secret); ok && s.Name == name {
+						return true
+					}
+				case <-deadline:
+					return false
+				}
+			}
+		}
+		if err := create(t.Context(), "before-it-is-held"); err != nil || !hears("before-it-is-held", time.Minute) {
+			t.Fatalf("no event of what was created before: %v", err)
+		}
+		cutter.HoldWatches(true)
+		defer cutter.HoldWatches(false)
+		for _, name := range []string{"held-a", "held-b"} {
+			if err := create(t.Context(), name); err != nil || !exists(t, name) {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		// An event takes milliseconds otherwise.
+		if hears("held-a", time.Second) {
+			t.Error("it was heard of")
+		}
+		cutter.HoldWatches(false)
+		if !hears("held-a", time.Minute) || !hears("held-b", time.Minute) {
+			t.Error("what was held back did not come in order")
+		}
+	})
 	t.Run("a freeze delays", func(t *testing.T) {
 		const d = 300 * time.Millisecond
 		start := time.Now()

@@ -50,6 +50,9 @@ type Options struct {
 	// FaultyWebhook and FaultyController put a proxy between the processes and the
 	// API server that can make requests fail.
 	FaultyWebhook, FaultyController bool
+	// WebhookServers and ControllerServers are the API servers, counted from 1, that the
+	// processes talk to, in turn as they are started; none is the front of all.
+	WebhookServers, ControllerServers []int
 	// WebhookFlags and ControllerFlags are added to those of belay-webhook and
 	// belay-controller.
 	WebhookFlags, ControllerFlags []string
@@ -267,17 +270,27 @@ func (s *Stack) Config(ctx context.Context, namespace, account string) (*rest.Co
 	}, nil
 }
 
-// kubeconfig writes a kubeconfig for one of belay's service accounts.
-func (s *Stack) kubeconfig(ctx context.Context, account string, faults *Faults) (string, error) {
+// ClientOf is Client of one API server, an index into Plane.Servers.
+func (s *Stack) ClientOf(server int) (client.WithWatch, error) {
+	return client.NewWithWatch(s.Plane.ConfigOf(server), client.Options{Scheme: clientgoscheme.Scheme, Mapper: s.mapper})
+}
+
+// kubeconfig writes a kubeconfig for one of belay's service accounts, and an API server,
+// counted from 1; 0 is the front of all.
+func (s *Stack) kubeconfig(ctx context.Context, account string, server int, faults *Faults) (string, error) {
 	cfg, err := s.Config(ctx, Namespace, account)
 	if err != nil {
 		return "", err
+	}
+	path := filepath.Join(s.Dir, account+".kubeconfig")
+	if server > 0 {
+		cfg.Host = s.Plane.Servers()[server-1].URL
+		path = filepath.Join(s.Dir, fmt.Sprintf("%s-%d.kubeconfig", account, server))
 	}
 	cluster := &clientcmdapi.Cluster{Server: cfg.Host, CertificateAuthorityData: cfg.CAData}
 	if faults != nil {
 		cluster = faults.cluster()
 	}
-	path := filepath.Join(s.Dir, account+".kubeconfig")
 	err = clientcmd.WriteToFile(clientcmdapi.Config{
 		Clusters:       map[string]*clientcmdapi.Cluster{"plane": cluster},
 		AuthInfos:      map[string]*clientcmdapi.AuthInfo{account: {Token: cfg.BearerToken}},
@@ -292,7 +305,15 @@ func (s *Stack) kubeconfig(ctx context.Context, account string, faults *Faults) 
 }
 
 func (s *Stack) start(ctx context.Context, kind, account string, faults *Faults, flags func(ports []int) []string) (*Process, error) {
-	kc, err := s.kubeconfig(ctx, account, faults)
+	servers, n := s.o.WebhookServers, len(s.Webhooks())
+	if account == ControllerAccount {
+		servers, n = s.o.ControllerServers, len(s.Controllers())
+	}
+	server := 0
+	if len(servers) > 0 {
+		server = servers[n%len(servers)]
+	}
+	kc, err := s.kubeconfig(ctx, account, server, faults)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,255 @@
+package hostile
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/belay-dev/belay/sidecar/wire"
+	"github.com/belay-dev/belay/test/integration/stack"
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+)
+
+const (
+	// flooders send as fast as they are answered, over connections that they keep.
+	flooders = 16
+	// floodFor is how long each kind of junk is sent.
+	floodFor = 6 * time.Second
+	// createsPerSecond go on meanwhile.
+	createsPerSecond = 20
+	// mayHold is how much memory the webhook may hold at any time: the manifests give it
+	// 256 MiB. mayGrow is how much more it may hold after all of it than before.
+	mayHold, mayGrow = 200 << 20, 96 << 20
+)
+
+// junk makes the n-th request of a kind.
+type junk func(n int64) *http.Request
+
+// Reviews and reports that are junk come as fast as belay answers them, while guarded creates
+// and a fleet's reports go on: none of those fails, each dependent has its owner, nothing of
+// the junk is done, and memory stays flat.
+func TestJunkAtThePorts(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	defer cancel()
+	labels := namePolicy(ctx, t, "hostile-flood")
+	ns := shared.TestNamespace(ctx, t, "flood", v1alpha1.ModeEnforce)
+	w := shared.Webhooks()[0]
+	fleet, err := shared.NewFleet(ctx, ns, 10)
+	must(t, err)
+	t.Cleanup(fleet.Close)
+	admission, collector := fmt.Sprintf("https://localhost:%d", w.Port), fmt.Sprintf("https://localhost:%d", w.CollectorPort)
+	post := func(url, contentType string, header map[string]string, body func(n int64) string) junk {
+		return func(n int64) *http.Request {
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.ReplaceAll(url, "$N", fmt.Sprint(n)), strings.NewReader(body(n)))
+			if err != nil {
+				panic(err) // a URL of this file
+			}
+			req.Header.Set("Content-Type", contentType)
+			for k, v := range header {
+				req.Header.Set(k, strings.ReplaceAll(v, "$N", fmt.Sprint(n)))
+			}
+			return req
+		}
+	}
+	review := func(namespace string) func(int64) string {
+		return func(n int64) string {
+			return fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u%d","operation":"CREATE","namespace":%q,"object":{"metadata":{"name":"x%d"}}}}`, n, namespace, n)
+		}
+	}
+	same := func(s string) func(int64) string { return func(int64) string { return s } }
+	mebibyte, largest := strings.Repeat("x", 1<<20), strings.Repeat("x", 7<<20)
+	report, err := wire.EncodeReport(wire.Report{
+		Namespace: ns, Pod: "fleet-0", UID: "0", Container: "main", State: wire.StateReady, Reason: "Simulated",
+		Reporter: "mallory", Sequence: 1, ObservedUnixMillis: time.Now().UnixMilli(), ReporterSinceUnixMillis: 1,
+	})
+	must(t, err)
+	b64 := base64.RawURLEncoding.EncodeToString
+	looksLikeAToken := b64([]byte(`{"alg":"RS256","kid":"k"}`)) + "." +
+		b64(fmt.Appendf(nil, `{"aud":["belay.dev"],"exp":%d,"iss":"https://kubernetes.default.svc.cluster.local","kubernetes.io":{"namespace":%q,"pod":{"name":"fleet-0","uid":"0"}}}`, time.Now().Add(time.Hour).Unix(), ns)) + "." + b64(bytes.Repeat([]byte{1}, 256))
+	baseline := creates(ctx, t, ns, "quiet", labels, fleet, nil)
+	before := resident(t, w)
+	anchors := anchorsIn(ctx, t, ns)
+	for _, k := range []struct {
+		name    string
+		junk    junk
+		senders int
+	}{
+		{"no JSON at all", post(admission+"/mutate/owner/otf?timeout=3s", "application/json", nil, same("{")), flooders},
+		{"reviews of policies that do not exist", post(admission+"/mutate/owner/none-$N?timeout=3s", "application/json", nil, review(ns)), flooders},
+		{"reviews of a namespace that has not opted in", post(admission+"/mutate/owner/otf?timeout=3s", "application/json", nil, review("default")), flooders},
+		{"reviews of namespaces that do not exist", post(admission+"/mutate/owner/otf?timeout=3s", "application/json", nil, func(n int64) string { return review(fmt.Sprintf("none-%d", n))(n) }), flooders},
+		{"a mebibyte of nothing", post(admission+"/validate/name/hostile-flood?timeout=3s", "application/json", nil, same(mebibyte)), flooders / 2},
+		{"the largest bodies there are", post(admission+"/validate/name/hostile-flood?timeout=3s", "application/json", nil, same(largest)), 2 * flooders},
+		{"reports without a token", post(collector+wire.Path, wire.ContentType, nil, same(string(report))), flooders},
+		{"reports with tokens that are made up", post(collector+wire.Path, wire.ContentType, map[string]string{"Authorization": "Bearer " + looksLikeAToken + "$N"}, same(string(report))), flooders},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			var answered, top atomic.Int64
+			codes := &sync.Map{}
+			took := creates(ctx, t, ns, slugOf(k.name), labels, fleet, func(stop <-chan struct{}) {
+				var wg sync.WaitGroup
+				wg.Go(func() { watch(t, w, stop, &top) })
+				defer wg.Wait()
+				flood(ctx, t, k.senders, k.junk, stop, &answered, codes)
+			})
+			line := ""
+			codes.Range(func(code, n any) bool {
+				line += fmt.Sprintf(" %v: %d", code, n.(*atomic.Int64).Load())
+				return true
+			})
+			stack.Report(t, "hostile: %s: %.0f a second (%s); creates p50 %s, p99 %s: %.1f times that without (%s); resident %d MiB at most (before all %d)", k.name,
+				float64(answered.Load())/floodFor.Seconds(), strings.TrimSpace(line), p(took, 50), p(took, 99), float64(p(took, 99))/float64(p(baseline, 99)), p(baseline, 99), top.Load()>>20, before>>20)
+			if top.Load() > mayHold {
+				t.Errorf("belay-webhook held %d MiB", top.Load()>>20)
+			}
+			if answered.Load() == 0 {
+				t.Error("nothing was answered: the test shows nothing")
+			}
+			alive(ctx, t)
+		})
+	}
+	if now := resident(t, w); now > before+mayGrow {
+		t.Errorf("belay-webhook holds %d MiB afterwards, and held %d before", now>>20, before>>20)
+	}
+	// What the creates wanted, and nothing else.
+	if got := anchorsIn(ctx, t, ns); got != anchors {
+		t.Errorf("there are %d Anchors, and were %d", got, anchors)
+	}
+	if got := fleet.Figures(); got.Failed > 0 {
+		t.Errorf("of %d reports of the fleet %d failed", got.Reports, got.Failed)
+	}
+}
+
+func slugOf(s string) string { return strings.ReplaceAll(strings.ToLower(s), " ", "-") }
+
+func p(took []time.Duration, percent int) time.Duration {
+	return took[len(took)*percent/100].Round(100 * time.Microsecond)
+}
+
+// watch looks at the webhook's memory until it is told to stop.
+func watch(t *testing.T, w *stack.Process, stop <-chan struct{}, top *atomic.Int64) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-tick.C:
+			top.Store(max(top.Load(), resident(t, w)))
+		}
+	}
+}
+
+// flood sends junk until it is told to stop.
+func flood(ctx context.Context, t *testing.T, senders int, j junk, stop <-chan struct{}, answered *atomic.Int64, codes *sync.Map) {
+	t.Helper()
+	config := trust(ctx, t)
+	var n atomic.Int64
+	var wg sync.WaitGroup
+	for range senders {
+		wg.Go(func() {
+			tr := &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 1}
+			defer tr.CloseIdleConnections()
+			hc := &http.Client{Transport: tr, Timeout: 10 * time.Second}
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				resp, err := hc.Do(j(n.Add(1)))
+				code := "broken"
+				if err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body)
+					_ = resp.Body.Close()
+					code = fmt.Sprint(resp.StatusCode)
+					answered.Add(1)
+				}
+				c, _ := codes.LoadOrStore(code, &atomic.Int64{})
+				c.(*atomic.Int64).Add(1)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// creates makes a Job and its Secret in turn, so many a second, while something goes on, and
+// the fleet reports. All of them succeed, and each Secret is its Job's. It returns how long
+// they took, in order.
+func creates(ctx context.Context, t *testing.T, ns, prefix string, labels map[string]string, fleet *stack.Fleet, during func(stop <-chan struct{})) []time.Duration {
+	t.Helper()
+	stop := make(chan struct{})
+	var background, wg sync.WaitGroup
+	if during != nil {
+		background.Go(func() { during(stop) })
+	}
+	state := wire.StateReady
+	if len(prefix)%2 == 0 {
+		state = wire.StateNotReady
+	}
+	background.Go(func() {
+		if err := fleet.Round(ctx, floodFor, fleet.All(), func(int) wire.State { return state }); err != nil {
+			t.Errorf("the fleet: %v", err)
+		}
+	})
+	var mu sync.Mutex
+	var all []time.Duration
+	tick := time.NewTicker(time.Second / createsPerSecond)
+	defer tick.Stop()
+	timed := func(o client.Object) bool {
+		began := time.Now()
+		err := shared.Client.Create(ctx, o)
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, time.Since(began))
+		if err != nil {
+			t.Errorf("creating %s: %v", o.GetName(), err)
+		}
+		return err == nil
+	}
+	for i := range createsPerSecond * int(floodFor/time.Second) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatal(ctx.Err())
+		}
+		wg.Go(func() {
+			name := fmt.Sprintf("%s-%d", prefix, i)
+			j := job(ns, name, "one", labels)
+			if !timed(j) {
+				return
+			}
+			s := token(ns, name)
+			if timed(s) && (len(s.OwnerReferences) != 1 || s.OwnerReferences[0].UID != j.UID) {
+				t.Errorf("%s is owned by %+v", name, s.OwnerReferences)
+			}
+			if j.Annotations[v1alpha1.WorkAnnotation] == "" {
+				t.Errorf("%s has no mark", name)
+			}
+		})
+	}
+	wg.Wait()
+	close(stop)
+	background.Wait()
+	slices.Sort(all)
+	return all
+}
+
+func anchorsIn(ctx context.Context, t *testing.T, ns string) int {
+	t.Helper()
+	var list v1alpha1.AnchorList
+	must(t, shared.Client.List(ctx, &list, client.InNamespace(ns)))
+	return len(list.Items)
+}
