@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/belay-dev/belay/webhook/internal/certs"
 	"github.com/belay-dev/belay/webhook/internal/owner"
 )
 
@@ -81,6 +82,12 @@ func TestFlagsThatMakeNoSenseEndWithAHint(t *testing.T) {
 		"a URL with a query":                {"belay-controller", []string{"--webhook-url=https://localhost:9443?x=y"}, "must be https://HOST:PORT without a path"},
 		"a URL with a password":             {"belay-controller", []string{"--webhook-url=https://a:b@localhost:9443"}, "must be https://HOST:PORT without a path"},
 		"a URL without a host":              {"belay-controller", []string{"--webhook-url=https:///"}, "must be https://HOST:PORT without a path"},
+		"a certificate of no time":          {"belay-webhook", []string{"--certificate-life=1s"}, "--certificate-life, --ca-life: a certificate's life of 1s: must be at least 30s"},
+		"a CA with a shorter life":          {"belay-webhook", []string{"--ca-life=240h"}, "--certificate-life, --ca-life: a CA's life of 240h0m0s: must be at least twice that of a certificate"},
+		"a CA of a minute":                  {"belay-controller", []string{"--ca-life=1m"}, "--ca-life, --ca-settle: 5m0s for a CA to be seen: must be at most a twelfth of its life, 1m0s"},
+		"a CA that is seen at once":         {"belay-controller", []string{"--ca-settle=0s"}, "--ca-life, --ca-settle: 0s for a CA to be seen: must be above 0"},
+		"a Service that is none":            {"belay-controller", []string{"--webhook-replicas-service=a/b"}, `--webhook-replicas-service "a/b": `},
+		"a folder that does not exist":      {"belay-webhook", []string{"--cert-dir=/does/not/exist"}, "--cert-dir: open /does/not/exist: no such file"},
 		"a duration without a unit":         {"belay-controller", []string{"--leader-elect-retry-period=2"}, "missing unit in duration"},
 		"a kubeconfig that does not exist":  {"belay-webhook", []string{"--kubeconfig=/does/not/exist"}, "no way to reach an API server: "},
 	} {
@@ -181,6 +188,8 @@ func TestWebhookOptions(t *testing.T) {
 			o.sidecars.add(fs)
 			fs.StringVar(&o.listen, "listen", NewWebhookCommand().Flags().Lookup("listen").DefValue, "")
 			fs.StringSliceVar(&o.dnsNames, "dns-names", nil, "")
+			fs.DurationVar(&o.lives.Leaf, "certificate-life", certs.DefaultLeafLife, "")
+			addCALife(fs, &o.lives)
 			if err := fs.Parse(c.args); err != nil {
 				t.Fatal(err)
 			}

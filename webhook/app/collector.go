@@ -8,7 +8,6 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -18,7 +17,6 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 
 	"github.com/belay-dev/belay/webhook/internal/facts"
 	"github.com/belay-dev/belay/webhook/internal/inject"
@@ -109,15 +107,6 @@ func (o *sidecarOptions) source(b *facts.Bundles) func() inject.CASource {
 
 // certificates gives the serving certificate.
 type certificates func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-
-// watchedCertificate reads the certificate from a folder, and again when it changes.
-func watchedCertificate(dir string) (*certwatcher.CertWatcher, error) {
-	w, err := certwatcher.New(filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"))
-	if err != nil {
-		return nil, usagef("--cert-dir: %w", err)
-	}
-	return w, nil
-}
 
 // collectorServer is the HTTPS server of reports. Every Pod of the cluster may reach it, and it
 // is part of the process that answers admission: it speaks HTTP/1.1, whose connections cost a

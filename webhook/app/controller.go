@@ -18,9 +18,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/certs"
 	"github.com/belay-dev/belay/webhook/internal/controller/anchor"
 	"github.com/belay-dev/belay/webhook/internal/controller/recovery"
 	"github.com/belay-dev/belay/webhook/internal/controller/registration"
@@ -44,6 +46,8 @@ type controllerOptions struct {
 	leaseDuration     time.Duration
 	renewDeadline     time.Duration
 	retryPeriod       time.Duration
+	replicasService   string
+	lives             certs.Lives
 }
 
 // NewControllerCommand is the command belay-controller.
@@ -56,7 +60,17 @@ func NewControllerCommand() *cobra.Command {
 as the accepted policies want them, brings the CA to the namespaces of sidecars, binds, expires and releases Anchors, and brings
 failed objects back when the Pods that failed are ready again. One replica works at a
 time. When it is away admission goes on: Anchors are bound, or expire, and objects
-recover, when it is back.`,
+recover, when it is back.
+
+It also replaces the CA that belay manages itself (--ca-secret), after two thirds of its
+life, without a lost call: the next CA is added to all registrations and to what sidecars
+are given; when that has been so for --ca-settle it signs; and when every replica, found by
+--webhook-replicas-service, has served a certificate of it for as long, the former one is
+dropped. At once, such as when a key was stolen:
+
+  kubectl -n belay-system annotate secret belay-ca --overwrite belay.dev/rotate="$(date)"
+
+Each step is an event of the Secret; belay_ca_rotation_phase says where it is.`,
 		Example: `  # in a cluster: the shipped manifests have all flags
   belay-controller
 
@@ -83,6 +97,10 @@ recover, when it is back.`,
 	fs.DurationVar(&o.leaseDuration, "leader-elect-lease-duration", 15*time.Second, "how long others wait for a leader that went silent")
 	fs.DurationVar(&o.renewDeadline, "leader-elect-renew-deadline", 10*time.Second, "how long a leader tries to renew before it gives up")
 	fs.DurationVar(&o.retryPeriod, "leader-elect-retry-period", 2*time.Second, "how often the Lease is tried")
+	fs.StringVar(&o.replicasService, "webhook-replicas-service", "belay-webhook-replicas", "headless Service in --namespace that has all replicas of belay-webhook, ready or not: each one's certificate is looked at before a former CA is dropped")
+	fs.DurationVar(&o.lives.Settle, "ca-settle", certs.DefaultSettle, "how long a new CA has to be everywhere before it is used, and a former one is not any more: API servers and kubelets need that long to see it")
+	addCALife(fs, &o.lives)
+	cmd.AddCommand(newUnregisterCommand())
 	return cmd
 }
 
@@ -93,7 +111,7 @@ func (o *controllerOptions) complete() error {
 	if o.webhookPort < 1 || o.webhookPort > 65535 {
 		return usagef("--webhook-port %d: must be from 1 to 65535", o.webhookPort)
 	}
-	for flag, name := range map[string]string{"webhook-service": o.webhookService, "webhook-service-account": o.webhookAccount, "service-account": o.controllerAccount} {
+	for flag, name := range map[string]string{"webhook-service": o.webhookService, "webhook-service-account": o.webhookAccount, "service-account": o.controllerAccount, "webhook-replicas-service": o.replicasService} {
 		if errs := validation.IsDNS1123Subdomain(name); len(errs) > 0 {
 			return usagef("--%s %q: %s", flag, name, errs[0])
 		}
@@ -103,6 +121,11 @@ func (o *controllerOptions) complete() error {
 	}
 	if o.leaderElect && (o.retryPeriod <= 0 || o.renewDeadline <= o.retryPeriod || o.leaseDuration <= o.renewDeadline) {
 		return usagef("the leader election needs retry period < renew deadline < lease duration, not %s, %s, %s", o.retryPeriod, o.renewDeadline, o.leaseDuration)
+	}
+	// The life of a certificate is the webhook's business; here it says how often to look.
+	o.lives.Leaf = min(certs.DefaultLeafLife, o.lives.CA/2)
+	if err := o.lives.Validate(); err != nil {
+		return usagef("--ca-life, --ca-settle: %w", err)
 	}
 	if o.webhookURL == "" {
 		return nil
@@ -192,6 +215,17 @@ func (o *controllerOptions) run(ctx context.Context) error {
 	}
 	if err := trust.Setup(mgr, o.namespace); err != nil {
 		return fmt.Errorf("setting up the distribution of the CA: %w", err)
+	}
+	if o.injectCAFrom == "" {
+		rotation := &certs.Rotation{
+			Secrets: kube.CoreV1().Secrets(o.namespace), Name: o.caSecret, Lives: o.lives,
+			Registered: certs.Registrations(mgr.GetAPIReader()), Distributed: trust.Lacking(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetRESTMapper()),
+			Served: certs.Replicas(kube.DiscoveryV1().EndpointSlices(o.namespace), o.replicasService),
+			Events: mgr.GetEventRecorder("belay-controller"), Log: log.WithName("rotation"),
+		}
+		if err := mgr.Add(manager.RunnableFunc(rotation.Start)); err != nil {
+			return err
+		}
 	}
 	synced := &gate{Reader: mgr.GetCache()}
 	if err := mgr.Add(cacheSync{synced, mgr.GetCache()}); err != nil {

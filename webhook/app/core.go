@@ -20,6 +20,10 @@ import (
 // "-X …/webhook/app.failpoint=collector", and in no other way.
 var failpoint string
 
+// finishTimeout bounds what is under way at the end of a drain: an admission call takes 5 s at
+// most, a report 10 s. With the drain's 10 s it fits into the 30 s that a Pod has by default.
+const finishTimeout = 15 * time.Second
+
 // certificatesLoop keeps the serving certificate.
 const certificatesLoop = "certificates"
 
@@ -30,6 +34,8 @@ type core struct {
 	log    logr.Logger
 	signal context.Context
 	drains atomic.Bool
+	// leaves is set in the second half of the drain.
+	leaves atomic.Bool
 	cancel context.CancelFunc
 }
 
@@ -40,13 +46,29 @@ func newCore(signal context.Context, log logr.Logger, drain time.Duration) *core
 	context.AfterFunc(signal, func() {
 		c.drains.Store(true)
 		log.Info("draining", "for", drain.String())
-		select {
-		case <-time.After(drain):
-		case <-ctx.Done():
+		for range 2 {
+			select {
+			case <-time.After(drain / 2):
+			case <-ctx.Done():
+			}
+			c.leaves.Store(true)
 		}
 		cancel()
 	})
 	return c
+}
+
+// closing has HTTP/1.1 answers say from the signal on that their connection closes, so that the
+// next call is made over a new one, which goes to a replica that stays. HTTP/2 is told in the
+// second half of the drain: its connections carry many calls, and would be made anew, to this
+// process again, until others have heard that it leaves.
+func (c *core) closing(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c.drains.Load() && (r.ProtoMajor < 2 || c.leaves.Load()) {
+			w.Header().Set("Connection", "close") // over HTTP/2 it becomes a GOAWAY
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // draining is a check that fails from the signal on.

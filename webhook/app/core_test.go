@@ -7,7 +7,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -116,6 +118,68 @@ func TestADrain(t *testing.T) {
 	}
 	if err := c.draining(nil); err == nil {
 		t.Error("it does not say so")
+	}
+}
+
+// TestCallersAreSentElsewhere: over HTTP/1.1 with the answer from the signal on, over HTTP/2 in
+// the second half of the drain, which ends the connection and none of its calls.
+func TestCallersAreSentElsewhere(t *testing.T) {
+	t.Parallel()
+	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			signal, send := context.WithCancel(t.Context())
+			defer send()
+			c := newCore(signal, logr.Discard(), 2*time.Second)
+			server := httptest.NewUnstartedServer(c.closing(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })))
+			server.EnableHTTP2 = http2
+			var made atomic.Int32
+			server.Config.ConnState = func(_ net.Conn, s http.ConnState) {
+				if s == http.StateNew {
+					made.Add(1)
+				}
+			}
+			server.StartTLS()
+			defer server.Close()
+			call := func() {
+				t.Helper()
+				resp, err := server.Client().Get(server.URL)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = resp.Body.Close() }()
+				if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "ok" || resp.ProtoMajor == 2 != http2 {
+					t.Errorf("%s %q %v", resp.Proto, body, err)
+				}
+			}
+			for range 3 {
+				call()
+			}
+			if made.Load() != 1 {
+				t.Errorf("%d connections before", made.Load())
+			}
+			send()
+			for !c.drains.Load() {
+				<-time.After(time.Millisecond)
+			}
+			for range 3 {
+				call()
+			}
+			// The first one is the connection that was there.
+			if want := map[bool]int32{true: 1, false: 3}[http2]; made.Load() != want {
+				t.Errorf("%d connections in the first half, want %d", made.Load(), want)
+			}
+			for !c.leaves.Load() {
+				<-time.After(time.Millisecond)
+			}
+			before := made.Load()
+			for begun := time.Now(); made.Load() == before && time.Since(begun) < 5*time.Second; {
+				call()
+			}
+			if made.Load() == before {
+				t.Error("the connection is kept in the second half")
+			}
+		})
 	}
 }
 

@@ -1,10 +1,14 @@
 package app
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/belay-dev/belay/webhook/internal/certs"
+)
 
 // sane are flags that make sense.
 func sane() *controllerOptions {
-	return &controllerOptions{common: common{namespace: "belay-system", caSecret: "belay-ca", metricsAddr: "0", probeAddr: "0"}, webhookPort: 443, webhookService: "belay-webhook", webhookAccount: "a", controllerAccount: "b"}
+	return &controllerOptions{common: common{namespace: "belay-system", caSecret: "belay-ca", metricsAddr: "0", probeAddr: "0"}, webhookPort: 443, webhookService: "belay-webhook", webhookAccount: "a", controllerAccount: "b", replicasService: "c", lives: certs.Lives{CA: certs.DefaultCALife, Settle: certs.DefaultSettle}}
 }
 
 func TestFlagsOfTheControllerThatMakeNoSense(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	"go.uber.org/zap/zapcore"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,6 +25,7 @@ import (
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 	"github.com/belay-dev/belay/webhook/client/failfast"
+	"github.com/belay-dev/belay/webhook/internal/certs"
 	"github.com/belay-dev/belay/webhook/internal/facts"
 	"github.com/belay-dev/belay/webhook/internal/metrics"
 )
@@ -39,12 +41,23 @@ type common struct {
 }
 
 func (c *common) add(fs *pflag.FlagSet) {
-	fs.StringVar(&c.kubeconfig, "kubeconfig", "", "path of a kubeconfig; empty: the pod's service account, else $KUBECONFIG or ~/.kube/config")
-	fs.StringVar(&c.namespace, "namespace", "belay-system", "the namespace that belay runs in; it is never looked at, whatever its labels")
+	c.addConnection(fs)
 	fs.StringVar(&c.metricsAddr, "metrics-bind-address", "127.0.0.1:8080", "address of the metrics; \"0\" turns them off")
 	fs.StringVar(&c.probeAddr, "health-probe-bind-address", ":8081", "address of /livez and /readyz; \"0\" turns them off")
-	fs.IntVar(&c.logLevel, "v", 0, "log level: 0 says what changed, 1 also every decision")
 	fs.StringVar(&c.caSecret, "ca-secret", "belay-ca", "name of the Secret, in belay's namespace, with the CA that belay manages itself")
+}
+
+// addConnection adds the flags of what runs for a moment only.
+func (c *common) addConnection(fs *pflag.FlagSet) {
+	fs.StringVar(&c.kubeconfig, "kubeconfig", "", "path of a kubeconfig; empty: the pod's service account, else $KUBECONFIG or ~/.kube/config")
+	fs.StringVar(&c.namespace, "namespace", "belay-system", "the namespace that belay runs in; it is never looked at, whatever its labels")
+	fs.IntVar(&c.logLevel, "v", 0, "log level: 0 says what changed, 1 also every decision")
+}
+
+// addCALife adds the flag that both processes have: the webhook makes the first CA, and the
+// controller those that come after it.
+func addCALife(fs *pflag.FlagSet, l *certs.Lives) {
+	fs.DurationVar(&l.CA, "ca-life", certs.DefaultCALife, "how long a CA that belay makes is valid; it is replaced after two thirds of that. The same for webhook and controller")
 }
 
 func (c *common) validate() error {
@@ -123,6 +136,16 @@ func reader(cfg *rest.Config, hc *http.Client, mapper meta.RESTMapper) (*facts.R
 		return nil, nil, fmt.Errorf("building the metadata client: %w", err)
 	}
 	return facts.NewReader(mc, mapper), mc, nil
+}
+
+// registrationMapper knows the kinds of webhook configurations, so that nothing has to be asked
+// for them.
+func registrationMapper() meta.RESTMapper {
+	m := meta.NewDefaultRESTMapper(nil)
+	for _, kind := range []string{"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"} {
+		m.Add(admissionregistrationv1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	}
+	return m
 }
 
 // mapperFor gives managers a mapper whose calls are bounded.

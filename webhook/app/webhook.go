@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	servertls "github.com/cert-manager/cert-manager/pkg/server/tls"
-	"github.com/cert-manager/cert-manager/pkg/server/tls/authority"
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/events"
@@ -34,6 +33,7 @@ import (
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 	"github.com/belay-dev/belay/webhook/internal/admission"
+	"github.com/belay-dev/belay/webhook/internal/certs"
 	"github.com/belay-dev/belay/webhook/internal/collector"
 	"github.com/belay-dev/belay/webhook/internal/facts"
 	"github.com/belay-dev/belay/webhook/internal/health"
@@ -52,6 +52,7 @@ type webhookOptions struct {
 	clientCA string
 	http2    bool
 	drain    time.Duration
+	lives    certs.Lives
 }
 
 // NewWebhookCommand is the command belay-webhook.
@@ -86,8 +87,14 @@ the name of a check: /readyz/certificate. When a part of the core stops, the pro
 with exit code 70 and the reason.
 
 The serving certificate is signed by a CA that the replicas share in a Secret
-(--ca-secret), unless --cert-dir names a folder with tls.crt and tls.key, such as
-one mounted from a cert-manager Certificate.`,
+(--ca-secret): the first replica makes it, each one signs a certificate of its own, and
+belay-controller replaces the CA before it expires. With --cert-dir the certificate is
+read from a folder with tls.crt and tls.key, such as one mounted from a cert-manager
+Certificate. Either way a new one is served without a restart, and the last good one is
+served on while the next one cannot be used.
+
+On SIGTERM /readyz fails at once. Calls are answered for --drain, by then with
+"Connection: close", so that callers go elsewhere; then what is under way is finished.`,
 		Example: `  # in a cluster: the shipped manifests have all flags
   belay-webhook
 
@@ -103,7 +110,9 @@ one mounted from a cert-manager Certificate.`,
 	cmd.Flags().StringVar(&o.certDir, "cert-dir", "", "folder with tls.crt and tls.key; empty: belay manages its certificates itself")
 	cmd.Flags().StringVar(&o.clientCA, "client-ca-file", "", "PEM file of a CA; only callers with a client certificate of it are answered. The API server presents one when its --admission-control-config-file says so. Empty: whoever reaches the port is answered")
 	cmd.Flags().BoolVar(&o.http2, "http2", true, "speak HTTP/2. An API server then sends all its calls over one connection, to one replica; with HTTP/1.1 they spread over the replicas")
-	cmd.Flags().DurationVar(&o.drain, "drain", 3*time.Second, "how long /readyz fails after SIGTERM before the process stops: others need that long to hear of it")
+	cmd.Flags().DurationVar(&o.drain, "drain", 10*time.Second, "how long calls are answered after SIGTERM, while /readyz fails: others need that long to hear of it. What is under way then is finished, for up to 15s; both have to fit into the Pod's terminationGracePeriodSeconds")
+	cmd.Flags().DurationVar(&o.lives.Leaf, "certificate-life", certs.DefaultLeafLife, "how long a certificate that belay signs itself is valid; it is renewed after two thirds of that")
+	addCALife(cmd.Flags(), &o.lives)
 	return cmd
 }
 
@@ -113,6 +122,19 @@ func (o *webhookOptions) complete() (host string, port int, err error) {
 	}
 	if o.drain < 0 || o.drain > time.Minute {
 		return "", 0, usagef("--drain %s: must be from 0s to 1m", o.drain)
+	}
+	o.lives.Settle = certs.DefaultSettle // the controller's business
+	if o.lives.CA < 12*o.lives.Settle {
+		o.lives.Settle = o.lives.CA / 12
+	}
+	if err := o.lives.Validate(); err != nil {
+		return "", 0, usagef("--certificate-life, --ca-life: %w", err)
+	}
+	if o.certDir != "" {
+		// What is in it may come later; the folder itself is there from the start, as a mount is.
+		if _, err := os.ReadDir(o.certDir); err != nil {
+			return "", 0, usagef("--cert-dir: %w", err)
+		}
 	}
 	if len(o.dnsNames) == 0 {
 		o.dnsNames = []string{
@@ -147,9 +169,13 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	hc, err := httpClient(cfg)
+	if err != nil {
+		return err
+	}
 	core := newCore(ctx, log, o.drain)
 	//nolint:contextcheck // the core has the context of the signal
-	server, certs, err := o.server(cfg, core, host, port, clients)
+	server, serving, err := o.server(cfg, hc, core, webhook.Options{Host: host, Port: port, TLSOpts: o.tls(clients)})
 	if err != nil {
 		return err
 	}
@@ -158,10 +184,6 @@ func (o *webhookOptions) run(ctx context.Context) error {
 		return err
 	}
 	cached, policies, err := o.stores(ctx, mgr)
-	if err != nil {
-		return err
-	}
-	hc, err := httpClient(cfg)
 	if err != nil {
 		return err
 	}
@@ -234,14 +256,14 @@ func (o *webhookOptions) run(ctx context.Context) error {
 		admission.ValidateSidecarPath:        i.Validate(),
 		admission.ValidateSidecarPath + "/":  i.Validate(),
 	} {
-		server.Register(path, bodies.Handler(handler))
+		server.Register(path, core.closing(bodies.Handler(handler)))
 	}
 
 	reports := &collector.Collector{
 		Tokens: collector.NewTokens(kube.AuthenticationV1().TokenReviews()), Pods: collector.Pods{Kube: kube, Cached: watched},
 		Modes: modes, Waiting: waiting, Log: log.WithName("collector"),
 	}
-	collects, err := listenCollector(o.sidecars.listen, certs, reports.Handler(), log.WithName("collector"))
+	collects, err := listenCollector(o.sidecars.listen, serving, core.closing(reports.Handler()), log.WithName("collector"))
 	if err != nil {
 		return err
 	}
@@ -252,7 +274,7 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	ready := map[string]healthz.Checker{
 		"live": core.Live, "draining": core.draining, "caches-synced": cached.check, "policies-compiled": compiled.Check,
 		"listener": o.listens(server), "collector": collects.check,
-		"certificate": (&health.Certificate{Served: func() (*tls.Certificate, error) { return certs(nil) }, Live: mgr.GetAPIReader()}).Check,
+		"certificate": (&health.Certificate{Served: func() (*tls.Certificate, error) { return serving(nil) }, Live: mgr.GetAPIReader()}).Check,
 	}
 	log.Info("starting belay-webhook", "version", version, "listen", o.listen, "collector", o.sidecars.listen, "namespace", o.namespace)
 	core.Go("collector", collects.run) //nolint:contextcheck // it is given the core's
@@ -264,12 +286,24 @@ func (o *webhookOptions) run(ctx context.Context) error {
 // the process itself, and anybody may ask.
 const listenerEvery = time.Second
 
-// listens is the check that the admission server answers.
+// listens is the check that the admission server answers. Where callers have to show a
+// certificate it asks until it has seen the server's, and no longer: each time the server notes
+// in the log that there was none of the client's.
 func (o *webhookOptions) listens(server webhook.Server) healthz.Checker {
-	if o.clientCA != "" {
-		return healthz.Ping // it would have to show a certificate
+	if o.clientCA == "" {
+		return health.Remembered(server.StartedChecker(), listenerEvery)
 	}
-	return health.Remembered(server.StartedChecker(), listenerEvery)
+	seen := &health.Flag{}
+	return health.Remembered(func(r *http.Request) error {
+		if seen.IsSet() {
+			return nil
+		}
+		if _, err := certs.Served(r.Context(), o.listen); err != nil {
+			return fmt.Errorf("the admission server does not answer: %w", err)
+		}
+		seen.Set()
+		return nil
+	}, listenerEvery)
 }
 
 // clientCAs reads the CA of the callers; nil for none.
@@ -288,16 +322,36 @@ func (o *webhookOptions) clientCAs() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// certificateRetry is how often a certificate is asked for until there is one: at
-// the start the CA takes a few round trips.
-const certificateRetry = 200 * time.Millisecond
-
 // server builds the TLS server, and what gives its certificate, whose loop is added to the
 // core: a manager would start it only when its caches are synced, and until then there would
 // be no certificate, hence no answer.
-func (o *webhookOptions) server(cfg *rest.Config, core *core, host string, port int, clients *x509.CertPool) (webhook.Server, certificates, error) {
-	opts := webhook.Options{Host: host, Port: port, CertDir: o.certDir}
-	opts.TLSOpts = append(opts.TLSOpts, func(c *tls.Config) {
+func (o *webhookOptions) server(cfg *rest.Config, hc *http.Client, core *core, opts webhook.Options) (webhook.Server, certificates, error) {
+	if o.certDir != "" {
+		files := &certs.Files{Dir: o.certDir, Log: core.log.WithName("certificate")}
+		core.Go(certificatesLoop, files.Start)
+		opts.TLSOpts = append(opts.TLSOpts, func(c *tls.Config) { c.GetCertificate = files.GetCertificate })
+		return webhook.NewServer(opts), files.GetCertificate, nil
+	}
+	kube, err := kubernetes.NewForConfigAndClient(cfg, hc)
+	if err != nil {
+		return nil, nil, fmt.Errorf("building the client of the CA: %w", err)
+	}
+	live, err := client.New(cfg, client.Options{HTTPClient: hc, Scheme: clientgoscheme.Scheme, Mapper: registrationMapper()})
+	if err != nil {
+		return nil, nil, fmt.Errorf("building the client of registrations: %w", err)
+	}
+	source := &certs.Source{
+		Secrets: kube.CoreV1().Secrets(o.namespace), Name: o.caSecret, Names: o.dnsNames, Lives: o.lives,
+		Trusted: certs.Registrations(live), Log: core.log.WithName("certificate"),
+	}
+	core.Go(certificatesLoop, source.Start)
+	opts.TLSOpts = append(opts.TLSOpts, func(c *tls.Config) { c.GetCertificate = source.GetCertificate })
+	return webhook.NewServer(opts), source.GetCertificate, nil
+}
+
+// tls is what connections need besides the certificate.
+func (o *webhookOptions) tls(clients *x509.CertPool) []func(*tls.Config) {
+	return []func(*tls.Config){func(c *tls.Config) {
 		c.MinVersion = tls.VersionTLS12
 		if !o.http2 {
 			c.NextProtos = []string{"http/1.1"}
@@ -305,27 +359,7 @@ func (o *webhookOptions) server(cfg *rest.Config, core *core, host string, port 
 		if clients != nil {
 			c.ClientCAs, c.ClientAuth = clients, tls.RequireAndVerifyClientCert
 		}
-	})
-	if o.certDir != "" {
-		w, err := watchedCertificate(o.certDir)
-		if err != nil {
-			return nil, nil, err
-		}
-		core.Go(certificatesLoop, w.Start)
-		opts.TLSOpts = append(opts.TLSOpts, func(c *tls.Config) { c.GetCertificate = w.GetCertificate })
-		return webhook.NewServer(opts), w.GetCertificate, nil
-	}
-	source := &servertls.DynamicSource{
-		DNSNames:      o.dnsNames,
-		RetryInterval: certificateRetry,
-		Authority: &authority.DynamicAuthority{
-			SecretNamespace: o.namespace, SecretName: o.caSecret, RESTConfig: cfg, CommonName: "belay-webhook-ca",
-			SecretLabels: map[string]string{"app.kubernetes.io/name": "belay"},
-		},
-	}
-	core.Go(certificatesLoop, source.Start)
-	opts.TLSOpts = append(opts.TLSOpts, func(c *tls.Config) { c.GetCertificate = source.GetCertificate })
-	return webhook.NewServer(opts), source.GetCertificate, nil
+	}}
 }
 
 func (o *webhookOptions) manager(cfg *rest.Config, log logr.Logger, server webhook.Server) (manager.Manager, error) {
@@ -335,7 +369,7 @@ func (o *webhookOptions) manager(cfg *rest.Config, log logr.Logger, server webho
 	}
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: s, Logger: log, WebhookServer: server, MapperProvider: mapperFor,
-		Metrics: metricsserver.Options{BindAddress: o.metricsAddr}, HealthProbeBindAddress: "0",
+		Metrics: metricsserver.Options{BindAddress: o.metricsAddr}, HealthProbeBindAddress: "0", GracefulShutdownTimeout: new(finishTimeout),
 		Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 	})
 	if err != nil {

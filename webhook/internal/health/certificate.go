@@ -8,15 +8,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strings"
 	"sync"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/certs"
 )
 
 const (
@@ -63,34 +61,16 @@ func (c *Certificate) Check(r *http.Request) error {
 }
 
 func (c *Certificate) registered(ctx context.Context) ([]admissionregistrationv1.WebhookClientConfig, error) {
-	var out []admissionregistrationv1.WebhookClientConfig
-	key := client.ObjectKey{Name: v1alpha1.ConfigurationName}
-	var m admissionregistrationv1.MutatingWebhookConfiguration
-	if err := c.Live.Get(ctx, key, &m); err == nil {
-		for i := range m.Webhooks {
-			if ours(m.Webhooks[i].Name) {
-				out = append(out, m.Webhooks[i].ClientConfig)
-			}
-		}
-	} else if !apierrors.IsNotFound(err) {
+	entries, err := certs.Registered(ctx, c.Live)
+	if err != nil {
 		return nil, err
 	}
-	var v admissionregistrationv1.ValidatingWebhookConfiguration
-	if err := c.Live.Get(ctx, key, &v); err == nil {
-		for i := range v.Webhooks {
-			if ours(v.Webhooks[i].Name) {
-				out = append(out, v.Webhooks[i].ClientConfig)
-			}
-		}
-	} else if !apierrors.IsNotFound(err) {
-		return nil, err
+	var out []admissionregistrationv1.WebhookClientConfig
+	for _, e := range entries {
+		out = append(out, e.Client)
 	}
 	return out, nil
 }
-
-// ours reports whether an entry is belay's. Entries that others have added stay where they
-// are, and the API server calls somebody else for them.
-func ours(entry string) bool { return strings.HasSuffix(entry, ".belay.dev") }
 
 // trusted verifies the certificate as the API server does, for every entry.
 func trusted(served *tls.Certificate, clients []admissionregistrationv1.WebhookClientConfig, now time.Time) error {

@@ -18,6 +18,15 @@ const (
 	ReportRefused  = "refused"
 )
 
+// Values of the label certificate, and of the label result of loads.
+const (
+	CertificateLeaf = "leaf"
+	CertificateCA   = "ca"
+
+	CertificateLoaded = "ok"
+	CertificateFailed = "failed"
+)
+
 var (
 	// Decisions counts admission decisions.
 	Decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -56,6 +65,12 @@ var (
 		Help: "Looks of belay-controller at failed objects, by what came of them: Recovered, AllowedByAnnotation, the reason why not (PodGone, PodReplaced, PodDeleting, PodNotRunning, PodNotReady, MainMissing, MainNotRunning, ReportMissing, ReportStale, ReportNotReady, Overflow, OtherPodFailing, Terminal, NoRecord), Conflict, WriteRefused, or Contested (brought back again and again).",
 	}, []string{"reason"})
 
+	// WithoutSidecar counts Pods that hold up a recovery since they have no sidecar.
+	WithoutSidecar = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "belay_recovery_pods_without_sidecar_total",
+		Help: "Pods that a recovery waits for, and that have no sidecar which could report on them: they were created while belay was not asked (it was away and the failure policy is Ignore, or an API server did not know of the namespace's label yet), or they declined. Each is counted once while its object waits; its event is RecoveryWaits.",
+	})
+
 	// Reports counts what came of sidecars' reports.
 	Reports = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "belay_reports_total",
@@ -80,9 +95,34 @@ var (
 		Name: "belay_registration_writes_total",
 		Help: "Writes of webhook configurations, by kind and result (ok, error, held): held is a repair that another writer undid before and that is put off.",
 	}, []string{"kind", "result"})
+
+	// CertificateExpiry is when certificates expire.
+	CertificateExpiry = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "belay_certificate_expiry_timestamp_seconds",
+		Help: "When the serving certificate (leaf) expires, and the CA that belay manages itself (ca), in seconds since 1970.",
+	}, []string{"certificate"})
+
+	// CertificateLoads counts serving certificates that were made or read, or could not be.
+	CertificateLoads = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "belay_certificate_loads_total",
+		Help: "Serving certificates made or read, by result (ok, failed) and reason. ok: Renewed (signed by belay's own CA), Read (from --cert-dir). failed, and the former one is served on: Missing, Empty, Unreadable, Mismatched (the key is another certificate's), NotCA, LookupFailed, WriteFailed. What fails in the same way again and again is counted once.",
+	}, []string{"result", "reason"})
+
+	// RotationPhase is the phase in which the CA's rotation is.
+	RotationPhase = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "belay_ca_rotation_phase",
+		Help: "1 for the phase in which the rotation of belay's CA is, 0 for the others: steady, add (the next CA is being trusted), serve (it signs, and the former one is still trusted). Of the controller that leads.",
+	}, []string{"phase"})
+
+	// RotationSteps counts the steps of rotations.
+	RotationSteps = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "belay_ca_rotation_steps_total",
+		Help: "Steps of rotations of belay's CA, by step (add, serve, drop, trust) and result (ok, error).",
+	}, []string{"step", "result"})
 )
 
 // MustRegister adds the metrics to the registry that the processes serve.
 func MustRegister() {
-	crmetrics.Registry.MustRegister(Decisions, Duration, Unreadable, Panics, Anchors, Recoveries, Reports, ReportDuration, ConditionsWritten, RegistrationWrites)
+	crmetrics.Registry.MustRegister(Decisions, Duration, Unreadable, Panics, Anchors, Recoveries, WithoutSidecar, Reports, ReportDuration, ConditionsWritten, RegistrationWrites,
+		CertificateExpiry, CertificateLoads, RotationPhase, RotationSteps)
 }

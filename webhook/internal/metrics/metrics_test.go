@@ -26,7 +26,12 @@ func TestMetricsAreServed(t *testing.T) {
 	Reports.WithLabelValues(ReportAccepted, "Written").Inc()
 	ReportDuration.Observe(0.01)
 	ConditionsWritten.Inc()
+	WithoutSidecar.Inc()
 	RegistrationWrites.WithLabelValues("MutatingWebhookConfiguration", "ok").Inc()
+	CertificateExpiry.WithLabelValues(CertificateLeaf).Set(1)
+	CertificateLoads.WithLabelValues(CertificateFailed, "Mismatched").Inc()
+	RotationPhase.WithLabelValues("steady").Set(1)
+	RotationSteps.WithLabelValues("add", "ok").Inc()
 
 	families, err := crmetrics.Registry.Gather()
 	if err != nil {
@@ -47,16 +52,21 @@ func TestMetricsAreServed(t *testing.T) {
 		}
 	}
 	want := map[string]string{
-		"belay_admission_decisions_total":  "decision mode phase reason webhook",
-		"belay_admission_duration_seconds": "phase webhook",
-		"belay_admission_unreadable_total": "code",
-		"belay_admission_panics_total":     "webhook",
-		"belay_anchor_transitions_total":   "reason",
-		"belay_recovery_looks_total":       "reason",
-		"belay_reports_total":              "reason result",
-		"belay_report_duration_seconds":    "",
-		"belay_conditions_written_total":   "",
-		"belay_registration_writes_total":  "kind result",
+		"belay_admission_decisions_total":            "decision mode phase reason webhook",
+		"belay_admission_duration_seconds":           "phase webhook",
+		"belay_admission_unreadable_total":           "code",
+		"belay_admission_panics_total":               "webhook",
+		"belay_anchor_transitions_total":             "reason",
+		"belay_recovery_looks_total":                 "reason",
+		"belay_reports_total":                        "reason result",
+		"belay_report_duration_seconds":              "",
+		"belay_conditions_written_total":             "",
+		"belay_recovery_pods_without_sidecar_total":  "",
+		"belay_registration_writes_total":            "kind result",
+		"belay_certificate_expiry_timestamp_seconds": "certificate",
+		"belay_certificate_loads_total":              "reason result",
+		"belay_ca_rotation_phase":                    "phase",
+		"belay_ca_rotation_steps_total":              "result step",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -26,6 +26,9 @@ type Verdict struct {
 	// Reason is empty when the Pod is ready again. Detail says more, for people.
 	Reason Reason
 	Detail string
+	// NoSidecar: a report is missing, and nobody is there who could send one. The Pod was
+	// created while belay was not asked, or has declined.
+	NoSidecar bool
 }
 
 // OK reports whether the Pod is ready again.
@@ -83,6 +86,7 @@ func (p Policy) verdict(uid types.UID, record []string, pods []Pod, now time.Tim
 		if uid != "" && pod.UID == uid {
 			v := Verdict{UID: uid, Pod: pod.Name}
 			v.Reason, v.Detail = p.notReady(pod, now)
+			v.NoSidecar = v.Reason == ReasonReportMissing && !pod.hasSidecar()
 			return v
 		}
 	}
@@ -132,6 +136,10 @@ func (p Policy) notReady(pod Pod, now time.Time) (Reason, string) {
 		return p.unwitnessed(pod.Report, main, now)
 	}
 	return "", ""
+}
+
+func (p Pod) hasSidecar() bool {
+	return slices.ContainsFunc(p.Containers, func(c Container) bool { return c.Init && c.Name == v1alpha1.SidecarName })
 }
 
 // unready names the first container that is not ready: init containers first, since a

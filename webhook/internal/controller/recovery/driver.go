@@ -327,9 +327,12 @@ func (d *driver) witnessMissing(key types.NamespacedName, o *object, pod rules.V
 		return
 	}
 	// Without the details, which change with each report: it is told once.
-	d.tell(o, note{corev1.EventTypeWarning, v1alpha1.ReasonRecoveryWaits, pod.Reason, fmt.Sprintf(
+	news := d.tell(o, note{corev1.EventTypeWarning, v1alpha1.ReasonRecoveryWaits, pod.Reason, fmt.Sprintf(
 		"all that is missing for its recovery is a sidecar's word on pod %s (uid %s): %s", pod.Pod, pod.UID, pod.Reason.OfWitnessWords()),
 		&corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: key.Namespace, Name: pod.Pod, UID: pod.UID}})
+	if news && pod.NoSidecar {
+		metrics.WithoutSidecar.Inc()
+	}
 }
 
 // holds notes why something is to be done for an object, and says for how much longer that
@@ -677,7 +680,7 @@ func because(verdict rules.Decision) string {
 }
 
 // tell writes an event on an object, unless it was the last one to say so.
-func (d *driver) tell(o *object, n note) {
+func (d *driver) tell(o *object, n note) (news bool) {
 	key := o.key()
 	text := string(o.UID) + n.reason + n.message
 	d.mu.Lock()
@@ -685,13 +688,14 @@ func (d *driver) tell(o *object, n note) {
 	d.told[key] = text
 	d.mu.Unlock()
 	if same {
-		return
+		return false
 	}
 	u := &unstructured.Unstructured{}
 	u.SetNamespace(o.Namespace)
 	u.SetName(o.Name)
 	u.SetUID(o.UID)
 	d.event(u, n)
+	return true
 }
 
 func (d *driver) forget(key types.NamespacedName) {

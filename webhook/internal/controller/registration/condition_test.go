@@ -47,9 +47,9 @@ func TestP01_ADoubledExpressionDoesNotHideAMissingOne(t *testing.T) {
 // A policy that is gone, with the record lost in the same moment, must not stay registered: its
 // path answers 404, and with failurePolicy Fail nothing could be created.
 func TestAnEntryOfOursWithoutRecordGoes(t *testing.T) {
-	live, _ := plan(config{}, wanted("otf", "gone"), nil, now)
+	live, _ := plan(config{}, wanted("otf", "gone"), roots{}, now)
 	live.applied = applied{}
-	got, _ := plan(live, wanted("otf"), nil, now)
+	got, _ := plan(live, wanted("otf"), roots{}, now)
 	if names := entryNames(got); len(names) != 1 {
 		t.Errorf("%v", names)
 	}

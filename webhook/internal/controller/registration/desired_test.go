@@ -245,7 +245,7 @@ func TestDesiredLeavesThePolicyAsItIs(t *testing.T) {
 	p := full()
 	before := p.Status.InForce.DeepCopy()
 	r := render(inForce{owners: []*v1alpha1.OwnerPolicy{p}}, settings{endpoint: service, ownNamespace: "belay-system"})
-	plan(config{}, r.Mutating, nil, time.Time{})
+	plan(config{}, r.Mutating, roots{}, time.Time{})
 	if diff := cmp.Diff(before, p.Status.InForce); diff != "" {
 		t.Error(diff)
 	}

@@ -515,11 +515,11 @@ func TestOrder(t *testing.T) {
 				}
 				live.entries = append(live.entries, e)
 			}
-			got, changed := plan(live, want, nil, now)
+			got, changed := plan(live, want, roots{}, now)
 			if diff := cmp.Diff(c.merged, entryNames(got)); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
-			if again, twice := plan(got, want, nil, now); twice || cmp.Diff(entryNames(got), entryNames(again)) != "" {
+			if again, twice := plan(got, want, roots{}, now); twice || cmp.Diff(entryNames(got), entryNames(again)) != "" {
 				t.Errorf("it does not settle: %v", entryNames(again))
 			}
 			if !changed && !slices.Equal(c.live, c.merged) {
@@ -575,7 +575,7 @@ func TestTheEntriesOfANamePolicyAreAsItsSpec(t *testing.T) {
 	if *m.ClientConfig.Service.Path != "/mutate/name/restore" || *v.ClientConfig.Service.Path != "/validate/name/restore" {
 		t.Errorf("%s %s", *m.ClientConfig.Service.Path, *v.ClientConfig.Service.Path)
 	}
-	plan(config{}, r.Mutating, nil, time.Time{})
+	plan(config{}, r.Mutating, roots{}, time.Time{})
 	if diff := cmp.Diff(before, p.Status.InForce); diff != "" {
 		t.Errorf("the policy was changed\n%s", diff)
 	}

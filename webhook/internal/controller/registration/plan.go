@@ -12,6 +12,8 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/belay-dev/belay/webhook/internal/certs"
 )
 
 // appliedAnnotation, on a webhook configuration, holds the selectors that belay
@@ -36,9 +38,9 @@ type config struct {
 }
 
 // plan merges what is wanted into what is live. It keeps what other writers own:
-// their additions to selectors, their entries, and their CAs; with a nil ca the
+// their additions to selectors, their entries, and their CAs; without a CA the
 // caBundle is not touched at all. changed is false when there is nothing to write.
-func plan(live config, want []admissionregistrationv1.MutatingWebhook, ca []byte, now time.Time) (out config, changed bool) {
+func plan(live config, want []admissionregistrationv1.MutatingWebhook, ca roots, now time.Time) (out config, changed bool) {
 	wanted := map[string]admissionregistrationv1.MutatingWebhook{}
 	out.applied = applied{}
 	for _, w := range want {
@@ -60,14 +62,14 @@ func plan(live config, want []admissionregistrationv1.MutatingWebhook, ca []byte
 		was := live.applied[l.Name]
 		w.NamespaceSelector = mergeSelector(w.NamespaceSelector, l.NamespaceSelector, was.Namespace)
 		w.ObjectSelector = mergeSelector(w.ObjectSelector, l.ObjectSelector, was.Object)
-		w.ClientConfig.CABundle = mergeBundle(l.ClientConfig.CABundle, ca, now)
+		w.ClientConfig.CABundle = ca.merge(l.ClientConfig.CABundle, now)
 		out.entries = append(out.entries, w)
 	}
 	for _, w := range want {
 		if !seen[w.Name] {
 			// Where cert-manager injects the CA a new entry starts with that of another one,
 			// or it would refuse everything until it is injected.
-			w.ClientConfig.CABundle = mergeBundle(anyBundle(live.entries), ca, now)
+			w.ClientConfig.CABundle = ca.merge(anyBundle(live.entries), now)
 			out.entries = append(out.entries, w)
 		}
 	}
@@ -110,7 +112,8 @@ func differs(a, b config) bool {
 }
 
 // keepLive puts entries back to what is live, with what was noted of them, or leaves
-// them out where they are not live: the API server has refused what was planned.
+// them out where they are not live: the API server has refused what was planned. Their CA is
+// brought up to date all the same: without that they would fail with the next certificate.
 func keepLive(planned, live config, names map[string]string) config {
 	if len(names) == 0 {
 		return planned
@@ -131,6 +134,7 @@ func keepLive(planned, live config, names map[string]string) config {
 		case !back:
 			out.entries = append(out.entries, e)
 		case isLive:
+			l.ClientConfig.CABundle = e.ClientConfig.CABundle
 			out.entries = append(out.entries, l)
 			if s, ok := live.applied[e.Name]; ok {
 				out.applied[e.Name] = s
@@ -187,46 +191,45 @@ func containsExpression(in []metav1.LabelSelectorRequirement, e metav1.LabelSele
 	})
 }
 
-// mergeBundle makes sure that the CA is trusted. It adds to what is there: during
+// roots are belay's own CAs: what is to be trusted, and what no longer is. The zero value is
+// that somebody else fills caBundle.
+type roots struct {
+	bundle []byte
+	// retired are fingerprints of CAs that were replaced, and that nobody needs any more.
+	retired []string
+}
+
+// merge makes sure that the CA is trusted. It adds to what is there: during
 // a rotation replicas serve certificates of the old and of the new CA, and what
-// another writer trusts is not belay's business. Certificates that have expired,
-// and what is no certificate, are dropped when the bundle has to be written anyway.
-func mergeBundle(live, ca []byte, now time.Time) []byte {
-	if ca == nil {
+// another writer trusts is not belay's business. CAs that a rotation has retired are
+// dropped; those that have expired, and what is no certificate, are when the bundle has to
+// be written anyway.
+func (r roots) merge(live []byte, now time.Time) []byte {
+	if r.bundle == nil {
 		return live
 	}
-	mine := certificates(ca)
-	have := certificates(live)
-	missing := false
+	mine := certs.Bundle(r.bundle)
+	have := certs.Bundle(live)
+	changed := len(live) == 0
 	for _, c := range mine {
 		if !slices.ContainsFunc(have, c.Equal) {
-			missing = true
+			changed = true
 			have = append(have, c)
 		}
 	}
-	if !missing && len(live) > 0 {
+	gone := func(c *x509.Certificate) bool {
+		return slices.Contains(r.retired, certs.Fingerprint(c)) && !slices.ContainsFunc(mine, c.Equal)
+	}
+	if !changed && !slices.ContainsFunc(have, gone) {
 		return live
 	}
 	var out bytes.Buffer
 	for _, c := range have {
-		if now.Before(c.NotAfter) {
+		if now.Before(c.NotAfter) && !gone(c) {
 			_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
 		}
 	}
 	return out.Bytes()
-}
-
-func certificates(bundle []byte) []*x509.Certificate {
-	var out []*x509.Certificate
-	for {
-		var block *pem.Block
-		if block, bundle = pem.Decode(bundle); block == nil {
-			return out
-		}
-		if c, err := x509.ParseCertificate(block.Bytes); err == nil && block.Type == "CERTIFICATE" {
-			out = append(out, c)
-		}
-	}
 }
 
 // parseApplied reads the annotation; one that cannot be read counts as absent, so

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/certs"
 )
 
 var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -61,10 +62,51 @@ func TestT02_TheBundleHoldsOurCAAndKeepsOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := mergeBundle(c.live, c.ca, now); !bytes.Equal(got, c.want) {
+			if got := (roots{bundle: c.ca}).merge(c.live, now); !bytes.Equal(got, c.want) {
 				t.Errorf("got\n%s\nwant\n%s", got, c.want)
 			}
 		})
+	}
+}
+
+func TestWhatARotationHasRetiredIsDropped(t *testing.T) {
+	t.Parallel()
+	old, ours, theirs := authority(t, "old", now.Add(time.Hour)), authority(t, "ours", now.Add(time.Hour)), authority(t, "theirs", now.Add(time.Hour))
+	retired := []string{certs.Fingerprint(certs.Bundle(old)[0])}
+	for name, c := range map[string]struct {
+		live    []byte
+		retired []string
+		want    []byte
+	}{
+		"it goes":                          {join(old, ours), retired, ours},
+		"others' stay":                     {join(theirs, old, ours), retired, join(theirs, ours)},
+		"one that is not known stays":      {join(old, ours), []string{"x"}, join(old, ours)},
+		"it has gone: nothing is written":  {ours, retired, ours},
+		"ours is missing, and it is there": {old, retired, ours},
+		"what is trusted is not dropped":   {ours, []string{certs.Fingerprint(certs.Bundle(ours)[0])}, ours},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if got := (roots{bundle: ours, retired: c.retired}).merge(c.live, now); !bytes.Equal(got, c.want) {
+				t.Errorf("got\n%s\nwant\n%s", got, c.want)
+			}
+		})
+	}
+}
+
+// An entry whose change the API server refuses stays as it is live, but for its CA: with the
+// former one alone it would fail once that does not sign any more.
+func TestAnEntryThatIsRefusedGetsTheNextCA(t *testing.T) {
+	t.Parallel()
+	old, next := authority(t, "old", now.Add(time.Hour)), authority(t, "next", now.Add(time.Hour))
+	live, _ := plan(config{}, wanted("otf"), roots{bundle: old}, now)
+	want := wanted("otf")
+	seconds := int32(9)
+	want[0].TimeoutSeconds = &seconds
+	planned, _ := plan(live, want, roots{bundle: join(old, next)}, now)
+	got := keepLive(planned, live, map[string]string{want[0].Name: "refused"})
+	if e := got.entries[0]; !bytes.Equal(e.ClientConfig.CABundle, join(old, next)) || e.TimeoutSeconds != nil && *e.TimeoutSeconds == seconds {
+		t.Errorf("%+v", e)
 	}
 }
 
@@ -128,7 +170,7 @@ func TestPlan(t *testing.T) {
 	ca := authority(t, "ours", now.Add(time.Hour))
 	foreign := admissionregistrationv1.MutatingWebhook{Name: "audit.example.com", ClientConfig: admissionregistrationv1.WebhookClientConfig{CABundle: []byte("theirs")}}
 	settled := func(names ...string) config {
-		c, _ := plan(config{}, wanted(names...), ca, now)
+		c, _ := plan(config{}, wanted(names...), roots{bundle: ca}, now)
 		return c
 	}
 	with := func(c config, change func(*config)) config {
@@ -165,7 +207,7 @@ func TestPlan(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, changed := plan(c.live, c.want, ca, now)
+			got, changed := plan(c.live, c.want, roots{bundle: ca}, now)
 			if changed != c.changed {
 				t.Errorf("changed %t", changed)
 			}
@@ -213,7 +255,7 @@ func TestPlanSettles(t *testing.T) {
 			requirement("control-plane", metav1.LabelSelectorOpNotIn, "true"), requirement("stage", metav1.LabelSelectorOpExists), requirement("a", metav1.LabelSelectorOpIn, "x", "y"),
 		}
 		want := wanted([]string{"otf", "spur", "felis"}[:r.IntN(4)]...)
-		live, _ := plan(config{}, wanted([]string{"otf", "gone", "spur"}[:r.IntN(4)]...), nil, now)
+		live, _ := plan(config{}, wanted([]string{"otf", "gone", "spur"}[:r.IntN(4)]...), roots{}, now)
 		for i := range live.entries {
 			e := &live.entries[i]
 			e.NamespaceSelector = e.NamespaceSelector.DeepCopy()
@@ -241,9 +283,9 @@ func TestPlanSettles(t *testing.T) {
 			live.applied = applied{}
 		}
 		ca := [][]byte{nil, ours, join(ours, theirs)}[r.IntN(3)]
-		once, _ := plan(live, want, ca, now)
+		once, _ := plan(live, want, roots{bundle: ca}, now)
 		checkPlanned(t, once, want, nil)
-		twice, changed := plan(once, want, ca, now)
+		twice, changed := plan(once, want, roots{bundle: ca}, now)
 		if diff := cmp.Diff(once, twice, cmp.AllowUnexported(config{}), cmpopts.EquateEmpty()); changed || diff != "" {
 			t.Fatalf("seed %d: changed %t (-once +twice)\n%s", seed, changed, diff)
 		}
@@ -280,7 +322,7 @@ func TestP05_AFakeEnforcerIsNotFought(t *testing.T) {
 			var d damper
 			live, writes := config{}, 0
 			for second := range 60 {
-				next, changed := plan(live, wanted("otf"), nil, now)
+				next, changed := plan(live, wanted("otf"), roots{}, now)
 				if !changed {
 					continue
 				}

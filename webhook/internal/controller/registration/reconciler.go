@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/certs"
 	"github.com/belay-dev/belay/webhook/internal/metrics"
 )
 
@@ -288,20 +289,20 @@ func (r *Reconciler) register(ctx context.Context, log logr.Logger, policies inF
 	return 0, outcome{reason: v1alpha1.ReasonRegistered, message: "the API server calls belay for this policy", rejected: rejected}
 }
 
-// ca is the CA that the API server must trust, or nil where cert-manager injects it.
-func (r *Reconciler) ca(ctx context.Context) ([]byte, error) {
+// ca is the CA that the API server must trust; the zero value where cert-manager injects it.
+func (r *Reconciler) ca(ctx context.Context) (roots, error) {
 	if r.o.InjectCAFrom != "" {
-		return nil, nil
+		return roots{}, nil
 	}
 	var s corev1.Secret
 	if err := r.client.Get(ctx, client.ObjectKey{Namespace: r.o.OwnNamespace, Name: r.o.CASecret}, &s); err != nil {
-		return nil, fmt.Errorf("reading the CA that the webhook makes when it starts: %w", err)
+		return roots{}, fmt.Errorf("reading the CA that the webhook makes when it starts: %w", err)
 	}
 	ca := s.Data[corev1.ServiceAccountRootCAKey]
-	if len(certificates(ca)) == 0 {
-		return nil, fmt.Errorf("secret %s/%s holds no certificate yet", r.o.OwnNamespace, r.o.CASecret)
+	if len(certs.Bundle(ca)) == 0 {
+		return roots{}, fmt.Errorf("secret %s/%s holds no certificate yet", r.o.OwnNamespace, r.o.CASecret)
 	}
-	return ca, nil
+	return roots{bundle: ca, retired: certs.Retired(&s)}, nil
 }
 
 // unsigned reports whether some entry has no CA, so that calls for it fail.
@@ -328,7 +329,7 @@ type written struct {
 // write creates or updates one configuration, if it is not as it should be. An
 // entry that the API server refuses is left as it is live, or left out: one policy
 // must not keep the others from being registered.
-func (r *Reconciler) write(ctx context.Context, log logr.Logger, obj client.Object, want []admissionregistrationv1.MutatingWebhook, ca []byte) written {
+func (r *Reconciler) write(ctx context.Context, log logr.Logger, obj client.Object, want []admissionregistrationv1.MutatingWebhook, ca roots) written {
 	rejected := map[string]string{}
 	for range len(want) + 1 {
 		held, names, err := r.writeOnce(ctx, log, obj, want, rejected, ca)
@@ -348,7 +349,7 @@ func (r *Reconciler) write(ctx context.Context, log logr.Logger, obj client.Obje
 
 // writeOnce tries once. When the API server refuses some of the entries it returns
 // their names; obj is then what is live.
-func (r *Reconciler) writeOnce(ctx context.Context, log logr.Logger, obj client.Object, want []admissionregistrationv1.MutatingWebhook, rejected map[string]string, ca []byte) (time.Duration, map[string]string, error) {
+func (r *Reconciler) writeOnce(ctx context.Context, log logr.Logger, obj client.Object, want []admissionregistrationv1.MutatingWebhook, rejected map[string]string, ca roots) (time.Duration, map[string]string, error) {
 	kind := "MutatingWebhookConfiguration"
 	if _, ok := obj.(*admissionregistrationv1.ValidatingWebhookConfiguration); ok {
 		kind = "ValidatingWebhookConfiguration"
@@ -378,7 +379,7 @@ func (r *Reconciler) writeOnce(ctx context.Context, log logr.Logger, obj client.
 	if err != nil {
 		return 0, nil, fmt.Errorf("encoding %s: %w", kind, err)
 	}
-	key := string(content) + string(ca)
+	key := string(content) + string(ca.bundle) + strings.Join(ca.retired, ",")
 	if wait := d.wait(key, time.Now()); wait > 0 {
 		metrics.RegistrationWrites.WithLabelValues(kind, "held").Inc()
 		log.Info("another writer keeps changing the registration; repair held back", "kind", kind, "wait", wait.String())
@@ -456,6 +457,11 @@ func (r *Reconciler) dress(ctx context.Context, obj client.Object, exists bool) 
 			a = map[string]string{}
 		}
 		a[injectCAFrom] = r.o.InjectCAFrom
+		obj.SetAnnotations(a)
+		changed = true
+	} else if r.o.InjectCAFrom == "" && strings.HasPrefix(a[injectCAFrom], r.o.OwnNamespace+"/") {
+		// Left from when cert-manager had to do it, which would go on.
+		delete(a, injectCAFrom)
 		obj.SetAnnotations(a)
 		changed = true
 	}
