@@ -219,7 +219,7 @@ e2e: kind-up $(HELM) ## run test/e2e on the cluster of kind-up, E2E=pattern some
 	$(call say,end to end)
 	@rm -f bin/e2e-report.txt
 	@BELAY_TEST_REPORT=$(CURDIR)/bin/e2e-report.txt BELAY_HELM=$(CURDIR)/$(HELM) BELAY_E2E_KUBECONFIG="$$(go run ./hack/kind kubeconfig)" \
-		go test -count=1 -timeout 40m -run '$(E2E)' ./test/e2e/ || { code=$$?; cat bin/e2e-report.txt 2>/dev/null; echo 'logs, events and descriptions are in bin/e2e' >&2; exit $$code; }
+		go test -v -count=1 -timeout 40m -run '$(E2E)' ./test/e2e/ | grep --line-buffered -Ev '^=== (RUN|PAUSE|CONT|NAME)' || { code=$$?; cat bin/e2e-report.txt 2>/dev/null; echo 'logs, events and descriptions are in bin/e2e' >&2; exit $$code; }
 	@echo 'measured:' && cat bin/e2e-report.txt
 
 ##@ Releasing

@@ -100,12 +100,26 @@
 // it: a ConfigMap in every namespace with a mode, and a ClusterTrustBundle where the API
 // server serves them.
 //
+// # Certificates
+//
+// The replicas of belay-webhook share a CA by a Secret and sign their certificates themselves,
+// from the pair in memory where the API server is away. Whichever comes first makes the CA. The
+// leader of belay-controller replaces it, in phases that a pure function decides on: the next CA
+// is trusted, then it signs, then the former one is dropped. What is waited for are facts: what
+// the live registrations and the sidecars' bundles have, and what each replica, ready or not,
+// shows in a handshake. Or the certificate is read from files that others write, such as
+// cert-manager. Either way the last good one is served while the next one cannot be used.
+//
 // # Health
 //
 // A process has a core: loops that it cannot do without (manager, certificates, collector).
 // When one of them ends without being asked to, the process ends with 70. Probes are answered
 // on a listener of their own, for as long as the process runs. One of them verifies the
 // serving certificate by the caBundle of the live registrations, as the API server would.
+//
+// On SIGTERM readiness fails at once, and calls are answered for a while: others have to hear
+// of it. Callers are told to close their connections, those over HTTP/2 in the second half of
+// that while, since all calls of an API server share one and would come back.
 //
 // # Packages and their direction
 //
@@ -130,7 +144,8 @@
 //	                           write of the condition; imports sidecar/wire
 //	internal/controller/...    plan.go decides and is pure, reconciler.go (recovery:
 //	                           driver.go) reads and writes; trust distributes the CA
-//	internal/health            the core's loops, the probes, the certificate
+//	internal/certs             serving certificates, the CA and its rotation
+//	internal/health            the core's loops, the probes, the check of the certificate
 //	app                        flags, object graph, run: the one public door
 //
 // Each imports only what stands above it; test/deps holds it to that.

@@ -57,8 +57,9 @@ func NewControllerCommand() *cobra.Command {
 		Use:   "belay-controller",
 		Short: "Accepts policies, registers them, binds and expires Anchors, and brings failed objects back",
 		Long: `belay-controller accepts policies, keeps the API server's webhook configurations
-as the accepted policies want them, brings the CA to the namespaces of sidecars, binds, expires and releases Anchors, and brings
-failed objects back when the Pods that failed are ready again. One replica works at a
+as the accepted policies want them, brings the CA to the namespaces of sidecars, binds,
+expires and releases Anchors, and brings failed objects back when the Pods that failed are
+ready again. One replica works at a
 time. When it is away admission goes on: Anchors are bound, or expire, and objects
 recover, when it is back.
 
@@ -101,6 +102,7 @@ Each step is an event of the Secret; belay_ca_rotation_phase says where it is.`,
 	fs.DurationVar(&o.lives.Settle, "ca-settle", certs.DefaultSettle, "how long a new CA has to be everywhere before it is used, and a former one is not any more: API servers and kubelets need that long to see it")
 	addCALife(fs, &o.lives)
 	cmd.AddCommand(newUnregisterCommand())
+	cmd.CompletionOptions.DisableDefaultCmd = true
 	return cmd
 }
 

@@ -16,6 +16,8 @@ import (
 const (
 	// ExitOK follows a signal.
 	ExitOK = 0
+	// ExitFailed follows something that was to be done once and failed.
+	ExitFailed = 1
 	// ExitUsage follows flags that make no sense.
 	ExitUsage = 2
 	// ExitCore follows when the core stopped for any reason: the kubelet restarts
@@ -41,14 +43,17 @@ func Main(cmd *cobra.Command, args []string, stderr io.Writer) int {
 	cmd.Version = version
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	err := cmd.ExecuteContext(ctx)
+	ran, err := cmd.ExecuteContextC(ctx)
 	var usage usageError
 	switch {
 	case err == nil:
 		return ExitOK
 	case errors.As(err, &usage):
-		_, _ = fmt.Fprintf(stderr, "%s: %v\nRun '%s --help' for all flags.\n", cmd.Name(), err, cmd.Name())
+		_, _ = fmt.Fprintf(stderr, "%s: %v\nRun '%s --help' for all flags.\n", cmd.Name(), err, ran.CommandPath())
 		return ExitUsage
+	case ran != cmd:
+		_, _ = fmt.Fprintf(stderr, "%s: %v\n", ran.CommandPath(), err)
+		return ExitFailed
 	default:
 		_, _ = fmt.Fprintf(stderr, "%s: %v\n", cmd.Name(), err)
 		return ExitCore

@@ -87,6 +87,9 @@ type Stack struct {
 	started    int
 }
 
+// memoryLimits are those of the manifests.
+var memoryLimits = map[string]string{"webhook": "230MiB", "controller": "460MiB"}
+
 // Start runs a control plane, installs belay and starts its processes. What was
 // started is stopped again when it fails.
 func Start(ctx context.Context, o Options) (_ *Stack, err error) {
@@ -330,7 +333,7 @@ func (s *Stack) start(ctx context.Context, kind, account string, faults *Faults,
 		fmt.Sprintf("--health-probe-bind-address=127.0.0.1:%d", ports[0]),
 		fmt.Sprintf("--metrics-bind-address=127.0.0.1:%d", ports[1]),
 	}, flags(ports)...)
-	p, err := startProcess(name, filepath.Join(s.bin, "belay-"+kind), filepath.Join(s.Dir, name+".log"), args)
+	p, err := startProcess(name, filepath.Join(s.bin, "belay-"+kind), filepath.Join(s.Dir, name+".log"), args, append(os.Environ(), "GOMEMLIMIT="+memoryLimits[kind])...)
 	if err != nil {
 		return nil, err
 	}
