@@ -43,8 +43,8 @@ type rendering struct {
 // renderings are all that the manifests offer.
 func renderings() map[string]rendering {
 	out := map[string]rendering{
-		"e2e, self-managed": {overlay: "overlays/e2e", values: []string{"image.tag=e2e", "image.pullPolicy=Never", "metrics.enabled=true"}},
-		"e2e, cert-manager": {overlay: "overlays/e2e-cert-manager", values: []string{"image.tag=e2e", "image.pullPolicy=Never", "metrics.enabled=true", "tls.mode=cert-manager"}},
+		"e2e, self-managed": {overlay: "overlays/e2e", values: []string{"image.tag=e2e", "image.pullPolicy=Never", "metrics.enabled=true", "webhook.extraArgs={--certificate-life=90s}", "controller.extraArgs={--ca-settle=10s}"}},
+		"e2e, cert-manager": {overlay: "overlays/e2e-cert-manager", values: []string{"image.tag=e2e", "image.pullPolicy=Never", "metrics.enabled=true", "webhook.extraArgs={--certificate-life=90s}", "controller.extraArgs={--ca-settle=10s}", "tls.mode=cert-manager"}},
 		"base":              {overlay: "base", values: []string{"image.tag=latest"}},
 	}
 	for _, mode := range []string{"self-managed", "cert-manager"} {
