@@ -77,7 +77,7 @@ test-unit: ## run all tests that need no control plane; those of sidecar/ with t
 test-modules: ## run the tests of the modules below hack/
 	@for module in $(MODULES); do \
 		printf '\033[1m==> testing %s\033[0m\n' "$$module"; \
-		go test -short -C "$$module" ./...; \
+		go test -C "$$module" -short ./...; \
 	done
 
 # One package at a time (-p 1): each has a control plane of its own, and two of them starve each other on two cores.
