@@ -40,6 +40,15 @@ func NewBodies() *Bodies {
 // finds no room is a failed call, as the API server's failure policy says.
 func (b *Bodies) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength > maxBody {
+			// Refused by its length. Of so much the server reads no rest, and it gives the answer
+			// time to arrive before it closes the connection.
+			w.Header().Set("Connection", "close")
+			refused := r.WithContext(r.Context()) // the server looks at r's own body for that
+			refused.Body = http.NoBody
+			h.ServeHTTP(w, refused)
+			return
+		}
 		within := budget(r.URL.Query().Get("timeout"))
 		ctx, cancel := context.WithTimeout(r.Context(), within)
 		defer cancel()
@@ -55,11 +64,6 @@ func (b *Bodies) Handler(h http.Handler) http.Handler {
 		room, size := b.small, int64(len(head))
 		switch {
 		case size <= small:
-		case r.ContentLength > maxBody:
-			abandon(w, c)
-			r.Body = http.NoBody // by its length it is refused
-			h.ServeHTTP(w, r)
-			return
 		case r.ContentLength > 0:
 			room, size = b.large, max(size, r.ContentLength)
 		default:
