@@ -15,7 +15,9 @@ import (
 
 // Bound is how long a test waits for what must happen: much longer than it takes, so
 // that a slow machine fails nothing.
-const Bound = 60 * time.Second
+// The garbage collector looks for new kinds every 30 seconds, and gives up on a look after as
+// long.
+const Bound = 100 * time.Second
 
 // Main is the TestMain of a package whose tests share a stack: it starts one, lets prepare
 // install what they need, and runs the tests, so many side by side where -parallel says
