@@ -16,14 +16,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/controller/trust"
 )
 
 const (
 	// controllerDeployment is what the shipped manifests call it, and its Pods.
 	controllerDeployment = "belay-controller"
 	controllerPods       = "app.kubernetes.io/name=belay,app.kubernetes.io/component=controller"
-	// caObjects are belay's own among the ConfigMaps of that name.
-	caObjects = "app.kubernetes.io/name=belay,app.kubernetes.io/component=ca"
 	// goneWithin is longer than Pods have to end (30 s), and shorter than the uninstall hook's Job.
 	goneWithin = 2 * time.Minute
 )
@@ -70,27 +69,30 @@ func unregister(ctx context.Context, kube kubernetes.Interface, namespace string
 		return err
 	}
 	registrations := kube.AdmissionregistrationV1()
-	for what, remove := range map[string]func() error{
-		"MutatingWebhookConfiguration": func() error {
+	for _, r := range []struct {
+		what   string
+		remove func() error
+	}{
+		{"MutatingWebhookConfiguration", func() error {
 			return registrations.MutatingWebhookConfigurations().Delete(ctx, v1alpha1.ConfigurationName, metav1.DeleteOptions{})
-		},
-		"ValidatingWebhookConfiguration": func() error {
+		}},
+		{"ValidatingWebhookConfiguration", func() error {
 			return registrations.ValidatingWebhookConfigurations().Delete(ctx, v1alpha1.ConfigurationName, metav1.DeleteOptions{})
-		},
-		"ClusterTrustBundle": func() error {
+		}},
+		{"ClusterTrustBundle", func() error {
 			return kube.CertificatesV1().ClusterTrustBundles().Delete(ctx, v1alpha1.CABundleName, metav1.DeleteOptions{})
-		},
+		}},
 	} {
-		switch err := remove(); {
+		switch err := r.remove(); {
 		case err == nil:
-			log.Info("deleted", "kind", what)
+			log.Info("deleted", "kind", r.what)
 		// Nor is there one where the API server does not serve them.
 		case !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err):
-			return fmt.Errorf("deleting the %s: %w", what, err)
+			return fmt.Errorf("deleting the %s: %w", r.what, err)
 		}
 	}
 	list, err := kube.CoreV1().ConfigMaps(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.OneTermEqualSelector("metadata.name", v1alpha1.CABundleName).String(), LabelSelector: caObjects,
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", v1alpha1.CABundleName).String(), LabelSelector: trust.Selector(),
 	})
 	if err != nil {
 		return fmt.Errorf("listing ConfigMaps %s: %w", v1alpha1.CABundleName, err)

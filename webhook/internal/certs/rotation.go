@@ -43,19 +43,7 @@ const proofTimeout = 30 * time.Second
 
 // Start rotates until the context ends.
 func (r *Rotation) Start(ctx context.Context) error {
-	wake, stop := watched(ctx, r.Secrets, r.Name)
-	defer stop()
-	for {
-		timer := time.NewTimer(r.look(ctx))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-wake:
-			timer.Stop()
-		case <-timer.C:
-		}
-	}
+	return looking(ctx, r.Secrets, r.Name, r.look)
 }
 
 // look takes a step, where one is due, and returns when to look again.

@@ -88,11 +88,17 @@ func (s *Source) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 // Start keeps the certificate until the context ends. It looks at the Secret when that changes,
 // and each time the clock is looked at, whether or not it was told of a change.
 func (s *Source) Start(ctx context.Context) error {
-	wake, stop := watched(ctx, s.Secrets, s.Name)
+	return looking(ctx, s.Secrets, s.Name, s.look)
+}
+
+// looking looks at a Secret when it changes, and as soon as the last look said, until the context
+// ends.
+func looking(ctx context.Context, secrets corev1client.SecretInterface, name string, look func(context.Context) time.Duration) error {
+	wake, stop := watched(ctx, secrets, name)
 	defer stop()
 	for {
 		// A timer of the time from now on, as short as it is, not one of the day of a renewal.
-		timer := time.NewTimer(s.look(ctx))
+		timer := time.NewTimer(look(ctx))
 		select {
 		case <-ctx.Done():
 			timer.Stop()

@@ -11,6 +11,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apilabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
@@ -19,6 +20,9 @@ import (
 
 // labels mark what belay wrote, and may change.
 var labels = map[string]string{"app.kubernetes.io/name": "belay", "app.kubernetes.io/component": "ca"}
+
+// Selector finds what has these labels.
+func Selector() string { return apilabels.SelectorFromSet(labels).String() }
 
 func ours(o metav1.Object) bool {
 	for k, v := range labels {
