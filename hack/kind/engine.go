@@ -25,6 +25,8 @@ const (
 	bridge     = "belay0"
 	bridgeAddr = "172.29.0.1/24"
 	addresses  = "base=172.30.0.0/16,size=24"
+	// runDir has the engine's socket, whose path has at most 107 characters, and its pid.
+	runDir = "/run/belay-kind"
 	// runtimeName is what the engine calls the runtime of without.
 	runtimeName = "without-sys-resource"
 	// sysResource is the bit of CAP_SYS_RESOURCE, see capability.h.
@@ -173,9 +175,7 @@ func (k *kind) startEngine(ctx context.Context, short bool) error {
 	if err := os.MkdirAll(dir, 0o711); err != nil {
 		return err
 	}
-	// A path of a socket has at most 107 characters.
-	run := "/run/belay-kind"
-	if err := os.MkdirAll(run, 0o711); err != nil {
+	if err := os.MkdirAll(runDir, 0o711); err != nil {
 		return err
 	}
 	// A bridge of the engine's own making would be docker0, which another engine may have.
@@ -186,9 +186,9 @@ func (k *kind) startEngine(ctx context.Context, short bool) error {
 			}
 		}
 	}
-	host := "unix://" + run + "/docker.sock"
+	host := "unix://" + runDir + "/docker.sock"
 	args := []string{
-		"--data-root", filepath.Join(dir, "data"), "--exec-root", run + "/exec", "--pidfile", run + "/docker.pid", "--host", host,
+		"--data-root", filepath.Join(dir, "data"), "--exec-root", runDir + "/exec", "--pidfile", runDir + "/docker.pid", "--host", host,
 		"--iptables=false", "--ip6tables=false", "--bridge=" + bridge, "--default-address-pool", addresses,
 	}
 	if short {
@@ -246,12 +246,11 @@ func (k *kind) stopEngine(ctx context.Context) error {
 	if k.state.Host == "" {
 		return nil
 	}
-	const run = "/run/belay-kind"
-	pid, err := os.ReadFile(run + "/docker.pid")
+	pid, err := os.ReadFile(runDir + "/docker.pid")
 	if err == nil {
 		n, err := strconv.Atoi(strings.TrimSpace(string(pid)))
 		if err != nil {
-			return fmt.Errorf("reading %s: %w", run+"/docker.pid", err)
+			return fmt.Errorf("reading %s: %w", runDir+"/docker.pid", err)
 		}
 		// A pid may be somebody else's by now.
 		if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", n)); err == nil && strings.TrimSpace(string(name)) == "dockerd" {
@@ -274,5 +273,5 @@ func (k *kind) stopEngine(ctx context.Context) error {
 		}
 	}
 	k.state.Host = ""
-	return errors.Join(os.RemoveAll(run), k.save())
+	return errors.Join(os.RemoveAll(runDir), k.save())
 }

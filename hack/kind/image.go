@@ -414,12 +414,12 @@ func (k *kind) assemble(ctx context.Context, image, bin, root, work, pause strin
 	const load = `set -e
 containerd >/tmp/containerd.log 2>&1 & 
 for i in $(seq 100); do ctr version >/dev/null 2>&1 && break; sleep 0.2; done
-ctr -n k8s.io images import --label=io.cri-containerd.pinned=pinned --no-unpack --digests /work/images.tar
+ctr -n k8s.io images import --label=io.cri-containerd.pinned=pinned --no-unpack --digests /images/images.tar
 kill %1; wait %1 || true
 rm -rf /tmp/containerd.log /run/containerd`
 	if err := k.tools.run(ctx, call{name: "docker", args: []string{
 		"run", "--name", container, "--network", "none", "--privileged", "--security-opt", "seccomp=unconfined",
-		"--volume", work + ":/work:ro", "--entrypoint", "bash", base, "-c", load,
+		"--volume", work + ":/images:ro", "--entrypoint", "bash", base, "-c", load,
 	}}); err != nil {
 		return err
 	}

@@ -339,11 +339,12 @@ func (k *kind) answers(ctx context.Context) error {
 }
 
 func (k *kind) down(ctx context.Context, _ []string) error {
-	if !k.useEngine(ctx) && k.state.Host == "" && answers(ctx, k.tools) != nil {
+	reached := k.useEngine(ctx) || answers(ctx, k.tools) == nil
+	if !reached && k.state.Host == "" {
 		k.say("no container engine runs, so there is no cluster")
 		return nil
 	}
-	if answers(ctx, k.tools) == nil {
+	if reached {
 		if err := k.binDir(ctx); err != nil {
 			return err
 		}

@@ -94,6 +94,14 @@ func guard(ctx context.Context, t *testing.T) {
 	}
 }
 
+// guardedMap is a ConfigMap that the policies of guard are about; its work is its name.
+func guardedMap(ns, name string) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: map[string]string{guarded: "true"}},
+		Data:       map[string]string{"work": name},
+	}
+}
+
 // load creates and writes all the time, and notes what came of it by phase.
 type load struct {
 	ns      string
@@ -182,10 +190,7 @@ func (l *load) run(ctx context.Context, every time.Duration, call func(context.C
 // create creates a ConfigMap, which belay must have named and owned.
 func (l *load) create(ctx context.Context, n int) outcome {
 	name := fmt.Sprintf("load-%06d", n)
-	m := &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: l.ns, Name: name, Labels: map[string]string{guarded: "true"}},
-		Data:       map[string]string{"work": name},
-	}
+	m := guardedMap(l.ns, name)
 	start := time.Now()
 	err := l.client.Create(ctx, m)
 	if err == nil && (len(m.OwnerReferences) != 1 || m.Annotations[v1alpha1.WorkAnnotation] == "") {

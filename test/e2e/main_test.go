@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/belay-dev/belay/hack/images/archive"
 	"github.com/belay-dev/belay/test/integration/stack"
@@ -129,7 +128,6 @@ var workloads = map[string]string{
 	"leg100/otf-job:0.4.0":          "otf-job",
 	"ghcr.io/felismc/restore:1.0.0": "restore",
 	"opensandbox/sandbox:v1.0.0":    "sandbox",
-	"opensandbox/egress:v1.0.0":     "sleep",
 	trainImage:                      "sleep",
 	plainImage:                      "sandbox",
 	jobImage:                        "exit",
@@ -189,20 +187,30 @@ func (c *cluster) images(ctx context.Context) ([]string, error) {
 
 // workload writes the images of the upstreams' Pods: one program under several names.
 func (c *cluster) workload(ctx context.Context, to string) error {
-	binary := filepath.Join(c.out, "workload")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", binary, "./test/e2e/workload")
-	build.Dir, build.Env = c.root, append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("building the workload: %w: %s", err, said)
+	binary, err := c.static(ctx, ".", "./test/e2e/workload")
+	if err != nil {
+		return err
 	}
 	var images []archive.Image
 	for name, does := range workloads {
-		images = append(images, archive.Image{
-			Name: name, Entrypoint: []string{"/workload", does}, User: "65532:65532",
-			Files: []archive.File{{Path: "/workload", Source: binary, Mode: 0o755}},
-		})
+		images = append(images, imageOf(name, binary, does))
 	}
 	return archive.WriteFile(to, images...)
+}
+
+// static builds a command of a module of the repository, and returns where it is.
+func (c *cluster) static(ctx context.Context, module, pkg string) (string, error) {
+	binary := filepath.Join(c.out, "program-"+filepath.Base(filepath.Join(module, pkg)))
+	_, err := c.run(ctx, nil, "env", "CGO_ENABLED=0", "GOWORK=off", "go", "build", "-C", module, "-trimpath", "-ldflags=-s -w", "-o", binary, pkg)
+	return binary, err
+}
+
+// imageOf is an image of one program.
+func imageOf(name, binary string, args ...string) archive.Image {
+	return archive.Image{
+		Name: name, Entrypoint: append([]string{"/program"}, args...), User: "65532:65532",
+		Files: []archive.File{{Path: "/program", Source: binary, Mode: 0o755}},
+	}
 }
 
 // install applies an overlay, and waits until what it says runs: by one command.
@@ -332,5 +340,3 @@ func (c *cluster) collect(ctx context.Context, name string, namespaces ...string
 	}
 	fmt.Println("what there is to see is in", dir)
 }
-
-func keyOf(o client.Object) client.ObjectKey { return client.ObjectKeyFromObject(o) }

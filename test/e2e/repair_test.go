@@ -27,9 +27,7 @@ func repairs(t *testing.T) {
 	ctx, ns := begin(t, "repairs", v1alpha1.ModeEnforce)
 	guard(ctx, t)
 	create := func(name string) error {
-		m := &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: map[string]string{guarded: "true"}}, Data: map[string]string{"work": name},
-		}
+		m := guardedMap(ns, name)
 		err := c.Client.Create(ctx, m)
 		if err == nil && m.Annotations[v1alpha1.WorkAnnotation] == "" {
 			err = errors.New("it was stored without belay")
@@ -59,7 +57,7 @@ func repairs(t *testing.T) {
 		m := mutating()
 		good := m.Webhooks[0].ClientConfig.CABundle
 		for i := range m.Webhooks {
-			m.Webhooks[i].ClientConfig.CABundle = []byte(strangersCA(t))
+			m.Webhooks[i].ClientConfig.CABundle = []byte(strangersCA(ctx, t))
 		}
 		if _, err := c.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(ctx, m, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
@@ -154,7 +152,7 @@ func repairs(t *testing.T) {
 		})
 		m := mutating()
 		for i := range m.Webhooks {
-			m.Webhooks[i].ClientConfig.CABundle = []byte(strangersCA(t))
+			m.Webhooks[i].ClientConfig.CABundle = []byte(strangersCA(ctx, t))
 		}
 		if _, err := c.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(ctx, m, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
@@ -182,9 +180,9 @@ func repairs(t *testing.T) {
 }
 
 // strangersCA is a certificate that signed nothing of belay's.
-func strangersCA(t *testing.T) string {
+func strangersCA(ctx context.Context, t *testing.T) string {
 	t.Helper()
-	m, err := c.Kube.CoreV1().ConfigMaps("kube-system").Get(context.Background(), "kube-root-ca.crt", metav1.GetOptions{})
+	m, err := c.Kube.CoreV1().ConfigMaps("kube-system").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,8 +285,7 @@ func bootstrap(t *testing.T) {
 		if d.Status.ReadyReplicas == 0 {
 			return errors.New("no CoreDNS")
 		}
-		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("x-%d", time.Now().UnixNano()), Labels: map[string]string{guarded: "true"}}, Data: map[string]string{"work": "x"}}
-		return c.Client.Create(up, m)
+		return c.Client.Create(up, guardedMap(ns, fmt.Sprintf("x-%d", time.Now().UnixNano())))
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -203,12 +202,9 @@ func certManager(t *testing.T) {
 
 // installCertManager builds cert-manager's controllers from their module, and runs them.
 func (c *cluster) installCertManager(ctx context.Context) error {
-	dir := filepath.Join(c.root, "hack", "kind", "certmanager")
-	binary := filepath.Join(c.out, "certmanager")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", binary, ".")
-	build.Dir, build.Env = dir, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
-	if said, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("building cert-manager: %w: %s", err, said)
+	binary, err := c.static(ctx, "hack/kind/certmanager", ".")
+	if err != nil {
+		return err
 	}
 	manifests, err := c.run(ctx, nil, binary, "manifests")
 	if err != nil {
@@ -221,10 +217,7 @@ func (c *cluster) installCertManager(ctx context.Context) error {
 		}
 	}
 	file := filepath.Join(c.out, "certmanager.tar")
-	if err := archive.WriteFile(file, archive.Image{
-		Name: image, Entrypoint: []string{"/certmanager"}, User: "65532:65532",
-		Files: []archive.File{{Path: "/certmanager", Source: binary, Mode: 0o755}},
-	}); err != nil {
+	if err := archive.WriteFile(file, imageOf(image, binary)); err != nil {
 		return err
 	}
 	if _, err := c.run(ctx, nil, c.kind, "load", file); err != nil {

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/belay-dev/belay/test/integration/stack"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
@@ -41,17 +42,17 @@ func uninstall(t *testing.T) {
 	kubectl("annotate", "anchors", "--all", "-A", "belay.dev/allow-delete=true")
 	kubectl("delete", "anchors", "--all", "-A", "--cascade=orphan")
 	kubectl("annotate", "crd", "anchors.belay.dev", "belay.dev/allow-delete=true")
-	for _, preset := range []string{"otf", "felis-restore", "spur", "opensandbox-witnessed"} {
+	for _, preset := range presets {
 		kubectl("delete", "-k", "manifests/presets/"+preset)
 	}
 	start := time.Now()
 	kubectl("delete", "-k", "manifests/overlays/e2e", "--timeout=120s")
 	within(ctx, t, "nothing is registered, and the namespace is gone", func() error { return c.nothingLeft(ctx, true) })
 	stack.Report(t, "e2e: uninstalled by kubectl delete -k within %s", seconds(time.Since(start)))
-	if err := c.Client.Get(ctx, keyOf(r.Secret), &corev1.Secret{}); err != nil {
+	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(r.Secret), &corev1.Secret{}); err != nil {
 		t.Errorf("the Secret that an Anchor held: %v", err)
 	}
-	if err := c.Client.Get(ctx, keyOf(r.Job), &batchv1.Job{}); err != nil {
+	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(r.Job), &batchv1.Job{}); err != nil {
 		t.Errorf("the Job: %v", err)
 	}
 	live, err := c.Kube.CoreV1().Pods(ns).Get(ctx, p.Name, metav1.GetOptions{})
@@ -119,7 +120,7 @@ func helm(t *testing.T) {
 	guard(ctx, t)
 	works := func(name string) {
 		t.Helper()
-		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: map[string]string{guarded: "true"}}, Data: map[string]string{"work": name}}
+		m := guardedMap(ns, name)
 		if err := c.Client.Create(ctx, m); err != nil || m.Annotations[v1alpha1.WorkAnnotation] == "" {
 			t.Errorf("%s: %v, annotations %v", name, err, m.Annotations)
 		}

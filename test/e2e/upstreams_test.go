@@ -11,19 +11,17 @@ import (
 	"github.com/belay-dev/belay/test/fixtures/spur"
 )
 
-// upstreams installs the upstreams' kinds, and the presets for them.
+// presets are those of the upstreams, below manifests/presets.
+var presets = []string{"otf", "felis-restore", "spur", "opensandbox-witnessed"}
+
+// upstreams installs the upstreams' kinds and presets, and waits until the policies are in force.
 func (c *cluster) upstreams(ctx context.Context) error {
 	for _, crd := range []*apiextensionsv1.CustomResourceDefinition{spur.CRD(), opensandbox.CRD(opensandbox.CRDOptions{Record: &opensandbox.Record{}})} {
 		if err := c.ApplyCRD(ctx, crd); err != nil {
 			return err
 		}
 	}
-	return c.presets(ctx)
-}
-
-// presets applies them, and waits until their policies are in force.
-func (c *cluster) presets(ctx context.Context) error {
-	for _, preset := range []string{"otf", "felis-restore", "spur", "opensandbox-witnessed"} {
+	for _, preset := range presets {
 		if _, err := c.kubectl(ctx, "apply", "-k", "manifests/presets/"+preset); err != nil {
 			return err
 		}
@@ -47,5 +45,4 @@ func (c *cluster) presets(ctx context.Context) error {
 	return nil
 }
 
-// account lets an upstream act under its own rights.
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

@@ -2,11 +2,12 @@
 // is its first argument, which its images have as their entrypoint; the rest is the upstream's.
 //
 //	otf-job            reads its token, works for a moment, exits 0
-//	restore            works for a moment; exits 1 if --ref is "broken"
+//	restore            works for a moment; exits 1 if --ref is "broken", and takes an hour if "slow"
 //	sandbox            serves until it is told to crash: GET /crash
+//	exit               works for a second, exits 0
 //	sleep              waits for SIGTERM
 //
-// Each serves on :8080 unless it is done before: / says hello, /ready is 200 after READY_AFTER.
+// A sandbox serves on :8080: / says hello, /ready is 200 after READY_AFTER.
 package main
 
 import (
@@ -33,12 +34,6 @@ func run(args []string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if home := os.Getenv("CRASH_FILE"); home != "" {
-		if _, err := os.Stat(home); err == nil {
-			fmt.Println("crashing again, as", home, "says")
-			return 1
-		}
-	}
 	switch what {
 	case "otf-job":
 		if os.Getenv("OTF_JOB_TOKEN") == "" {
@@ -48,10 +43,8 @@ func run(args []string) int {
 		return pause(ctx, work)
 	case "restore":
 		fmt.Println("restoring", args)
-		for i, arg := range args {
-			if arg == "--ref" && i+1 < len(args) && args[i+1] == "slow" {
-				return pause(ctx, time.Hour)
-			}
+		if slices.Contains(args, "slow") {
+			return pause(ctx, time.Hour)
 		}
 		code := pause(ctx, work)
 		if slices.Contains(args, "broken") {
@@ -92,13 +85,8 @@ func serve(ctx context.Context) int {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
-	mux.HandleFunc("GET /crash", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /crash", func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusAccepted)
-		if name := os.Getenv("CRASH_FILE"); name != "" && r.URL.Query().Has("again") {
-			if err := os.WriteFile(name, nil, 0o600); err != nil {
-				fmt.Println(err)
-			}
-		}
 		select {
 		case crash <- 1:
 		default:

@@ -42,7 +42,7 @@ type junk func(n int64) *http.Request
 func TestJunkAtThePorts(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	defer cancel()
-	labels := namePolicy(ctx, t, "hostile-flood")
+	labels := shared.TestNamePolicy(ctx, t, "hostile-flood", nil)
 	ns := shared.TestNamespace(ctx, t, "flood", v1alpha1.ModeEnforce)
 	w := shared.Webhooks()[0]
 	fleet, err := shared.NewFleet(ctx, ns, 10)

@@ -32,7 +32,7 @@ import (
 func TestP07_BelayHangs(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*stack.Bound)
 	defer cancel()
-	labels := namePolicy(ctx, t, "hostile-frozen")
+	labels := shared.TestNamePolicy(ctx, t, "hostile-frozen", nil)
 	ns := shared.TestNamespace(ctx, t, "frozen", v1alpha1.ModeEnforce)
 	existing := job(ns, "existing", "one", labels)
 	must(t, shared.Client.Create(ctx, existing))
@@ -186,7 +186,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 // events stalls: they take no lock of the request path.
 func TestP15_ProbesUnderLoad(t *testing.T) {
 	ctx := stack.TestContext(t)
-	labels := namePolicy(ctx, t, "hostile-probes")
+	labels := shared.TestNamePolicy(ctx, t, "hostile-probes", nil)
 	ns := shared.TestNamespace(ctx, t, "probes", v1alpha1.ModeEnforce)
 	w := shared.Webhooks()[0]
 	shared.WebhookFaults.Set(func(r *http.Request) *stack.Fault {

@@ -18,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/belay-dev/belay/test/builders"
 	"github.com/belay-dev/belay/test/integration/stack"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
@@ -50,22 +49,6 @@ func job(ns, name, work string, labels map[string]string) *batchv1.Job {
 			}},
 		},
 	}
-}
-
-// namePolicy registers a NamePolicy of the test's own, and returns the label that it acts on.
-func namePolicy(ctx context.Context, t testing.TB, name string) map[string]string {
-	t.Helper()
-	labels := map[string]string{"test": name}
-	p := builders.MakeNamePolicy(name).Spec(func(s *v1alpha1.NamePolicySpec) {
-		s.Selector = &metav1.LabelSelector{MatchLabels: labels}
-	}).Obj()
-	p.UID, p.Generation = "", 0
-	must(t, shared.Client.Create(ctx, p))
-	stack.Cleanup(t, func(ctx context.Context) { _ = shared.Client.Delete(ctx, p) })
-	wait, cancel := context.WithTimeout(ctx, stack.Bound)
-	defer cancel()
-	must(t, shared.WaitNamePolicy(wait, name))
-	return labels
 }
 
 // tenant is somebody who may do everything in one namespace: also what no ordinary user may,

@@ -21,7 +21,7 @@ const idleConnections = 2000
 func TestConnectionsThatAreKept(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), stack.Bound)
 	defer cancel()
-	labels := namePolicy(ctx, t, "hostile-idle")
+	labels := shared.TestNamePolicy(ctx, t, "hostile-idle", nil)
 	ns := shared.TestNamespace(ctx, t, "idle", "enforce")
 	w := shared.Webhooks()[0]
 	before := resident(t, w)

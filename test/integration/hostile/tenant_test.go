@@ -234,7 +234,7 @@ func TestAnchorsByHand(t *testing.T) {
 // is answered as where belay is not asked, but for what belay does, and its memory stays flat.
 func TestGiants(t *testing.T) {
 	ctx := stack.TestContext(t)
-	labels := namePolicy(ctx, t, "hostile-giants")
+	labels := shared.TestNamePolicy(ctx, t, "hostile-giants", nil)
 	guarded, plain := shared.TestNamespace(ctx, t, "giants", v1alpha1.ModeEnforce), shared.TestNamespace(ctx, t, "giants", "")
 	admin := sandboxClient(t)
 	many := map[string]string{"work": "one"}

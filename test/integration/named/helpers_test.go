@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/belay-dev/belay/test/builders"
 	"github.com/belay-dev/belay/test/integration/stack"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
@@ -41,24 +40,7 @@ func namespace(ctx context.Context, t *testing.T, s *stack.Stack, mode string) s
 // label test=NAME only, which it returns. Their work is the annotation "work".
 func policy(ctx context.Context, t *testing.T, s *stack.Stack, name string, change func(*v1alpha1.NamePolicySpec)) map[string]string {
 	t.Helper()
-	labels := map[string]string{"test": name}
-	p := builders.MakeNamePolicy(name).Spec(func(s *v1alpha1.NamePolicySpec) {
-		s.Selector = &metav1.LabelSelector{MatchLabels: labels}
-		if change != nil {
-			change(s)
-		}
-	}).Obj()
-	p.UID, p.Generation = "", 0
-	if err := s.Client.Create(ctx, p); err != nil {
-		t.Fatal(err)
-	}
-	cleanup(t, func(ctx context.Context) { _ = s.Client.Delete(ctx, p) })
-	wait, cancel := context.WithTimeout(ctx, bound)
-	defer cancel()
-	if err := s.WaitNamePolicy(wait, name); err != nil {
-		t.Fatal(err)
-	}
-	return labels
+	return s.TestNamePolicy(ctx, t, name, change)
 }
 
 // once is an administrator's client that never tries again by itself, so that a test

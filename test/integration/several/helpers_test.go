@@ -12,10 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/belay-dev/belay/test/builders"
-	"github.com/belay-dev/belay/test/integration/stack"
-	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
 
 func must(t testing.TB, err error) {
@@ -36,23 +32,6 @@ func both(t testing.TB) (kubes [2]kubernetes.Interface, clients [2]client.WithWa
 		must(t, err)
 	}
 	return kubes, clients
-}
-
-// namePolicy registers a NamePolicy of the test's own, and returns the label that it acts on.
-func namePolicy(ctx context.Context, t testing.TB, name string, change func(*v1alpha1.NamePolicySpec)) map[string]string {
-	t.Helper()
-	labels := map[string]string{"test": name}
-	p := builders.MakeNamePolicy(name).Spec(func(s *v1alpha1.NamePolicySpec) {
-		s.Selector = &metav1.LabelSelector{MatchLabels: labels}
-		change(s)
-	}).Obj()
-	p.UID, p.Generation = "", 0
-	must(t, shared.Client.Create(ctx, p))
-	stack.Cleanup(t, func(ctx context.Context) { _ = shared.Client.Delete(ctx, p) })
-	wait, cancel := context.WithTimeout(ctx, stack.Bound)
-	defer cancel()
-	must(t, shared.WaitNamePolicy(wait, name))
-	return labels
 }
 
 // job is a Job that nobody runs, for a work.

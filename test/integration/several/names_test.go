@@ -28,7 +28,7 @@ const racersEach = 4
 // for success.
 func TestTwoWorksRaceThroughTwoServers(t *testing.T) {
 	ctx := stack.TestContext(t)
-	labels := namePolicy(ctx, t, "several-serialize", func(s *v1alpha1.NamePolicySpec) { s.Racing = v1alpha1.RacingSerialize })
+	labels := shared.TestNamePolicy(ctx, t, "several-serialize", func(s *v1alpha1.NamePolicySpec) { s.Racing = v1alpha1.RacingSerialize })
 	ns := shared.TestNamespace(ctx, t, "several", v1alpha1.ModeEnforce)
 	for _, kind := range []struct {
 		name, prefix string
@@ -57,7 +57,7 @@ func TestTwoWorksRaceThroughTwoServers(t *testing.T) {
 	t.Run("B is behind", func(t *testing.T) {
 		// Without a look at the Pods of a finished Job, which B would have to list: it lists
 		// nothing while it does not know whether its caches are fresh; see below.
-		labels := namePolicy(ctx, t, "several-behind", func(s *v1alpha1.NamePolicySpec) {
+		labels := shared.TestNamePolicy(ctx, t, "several-behind", func(s *v1alpha1.NamePolicySpec) {
 			s.Racing, s.WaitForPods = v1alpha1.RacingSerialize, new(false)
 		})
 		release := holdB(t)
@@ -120,7 +120,7 @@ func TestTwoWorksRaceThroughTwoServers(t *testing.T) {
 // told that it is taken.
 func TestStorageDecidesBetweenTwoServers(t *testing.T) {
 	ctx := stack.TestContext(t)
-	labels := namePolicy(ctx, t, "several-storage", func(*v1alpha1.NamePolicySpec) {})
+	labels := shared.TestNamePolicy(ctx, t, "several-storage", func(*v1alpha1.NamePolicySpec) {})
 	ns := shared.TestNamespace(ctx, t, "several", v1alpha1.ModeEnforce)
 	rounds(ctx, t, 30, func(round int) *contest {
 		c := &contest{ns: ns, name: fmt.Sprintf("storage-%d", round), labels: labels}

@@ -112,7 +112,7 @@ const (
 // kubernetes, so that each has connections to B, or has not. No create fails.
 func TestOneServerIsKilled(t *testing.T) {
 	ctx := stack.TestContext(t)
-	labels := namePolicy(ctx, t, "several-killed", func(*v1alpha1.NamePolicySpec) {})
+	labels := shared.TestNamePolicy(ctx, t, "several-killed", func(*v1alpha1.NamePolicySpec) {})
 	ns := shared.TestNamespace(ctx, t, "several", v1alpha1.ModeEnforce)
 	old := shared.Webhooks()
 	for range 2 {
