@@ -20,8 +20,6 @@ import (
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
 
-const bound = stack.Bound
-
 func testContext(t *testing.T) context.Context { t.Helper(); return stack.TestContext(t) }
 
 func cleanup(t *testing.T, f func(context.Context)) { t.Helper(); stack.Cleanup(t, f) }
