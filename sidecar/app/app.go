@@ -119,6 +119,7 @@ func once(ctx context.Context, s settings.Settings, wrong error, stdout io.Write
 	st.since = time.Time{} // the sidecar that runs goes on to have the last word
 	code := ExitOK
 	if s.Probe.Runs() {
+		st, _ = step(st, event{kind: tick, now: time.Now()})
 		r := probe.New(s).Probe(ctx)
 		fmt.Fprintf(stdout, "probe %s: %s %s\n", s.Probe, r.Reason, r.Detail)
 		if !r.OK {

@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -215,7 +216,7 @@ func TestThresholds(t *testing.T) {
 			var states strings.Builder
 			for i, result := range tc.results {
 				if i > 0 {
-					w.now = w.st.nextProbe
+					w.now = w.now.Add(s.Period)
 				}
 				w.do(event{kind: tick})
 				a := w.finish(result == '+')
@@ -244,12 +245,16 @@ func TestObservedMovesWithAgreeingResults(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, probing())
 	var want time.Time
+	at := w.now
 	for i, result := range "---+++--+----" {
 		if i > 0 {
-			w.now = w.st.nextProbe
+			w.now = at.Add(w.st.period()) // sooner, a failure does not count
+			if w.st.nextProbe.After(w.now) {
+				w.now = w.st.nextProbe
+			}
 		}
 		w.do(event{kind: tick})
-		at := w.now
+		at = w.began
 		w.now = w.now.Add(300 * time.Millisecond)
 		w.finish(result == '+')
 		agrees := (result == '+') == (w.st.verdict == wire.StateReady) && w.st.verdict != wire.StateUnknown
@@ -340,10 +345,11 @@ func TestReports(t *testing.T) {
 			if w.report != nil {
 				t.Fatalf("sends %+v", w.report)
 			}
-			if got := w.st.wake(); !got.Equal(start.Add(gap)) {
-				t.Errorf("wakes at %s, want at the end of the gap", got)
+			w.wait(gap/2-1, false)
+			if w.report != nil {
+				t.Fatalf("sends %+v before the gap is over", w.report)
 			}
-			w.wait(gap/2, false)
+			w.wait(1, false)
 			w.wantSent(wire.StateNotReady, probe.ReasonRefused, 2)
 		},
 		"a change while a report is under way follows it": func(t *testing.T) {
@@ -546,6 +552,110 @@ func TestProbingPeriod(t *testing.T) {
 			t.Errorf("the next probe is after %s, want a second", got)
 		}
 	})
+}
+
+// Whenever the container becomes ready, that is seen within a tenth of a second or a twentieth
+// of what it took, and at the latest after a period; for few probes more than the kubelet's.
+func TestReadinessIsSeenSoon(t *testing.T) {
+	t.Parallel()
+	for _, period := range []time.Duration{time.Second, 10 * time.Second} {
+		for took := 10 * time.Millisecond; took < time.Hour; took += took/7 + time.Millisecond {
+			s := probing()
+			s.Period, s.Failures = period, 3
+			w := newWorld(t, s)
+			probes := w.search(took)
+			late := w.now.Sub(start) - took
+			if most := min(max(took/20, 100*time.Millisecond), period); late > most {
+				t.Errorf("each %s: ready after %s, seen %s later, want %s at most", period, took, late, most)
+			}
+			if most := int(took/period) + 40 + int(20*math.Log(float64(period/(100*time.Millisecond)))) + 2; probes > most {
+				t.Errorf("each %s: ready after %s, %d probes, want %d at most", period, took, probes, most)
+			}
+			if w.st.verdict != wire.StateReady || w.st.sequence == 0 {
+				t.Fatalf("each %s: ready after %s, and is %s", period, took, w.st.verdict)
+			}
+			if got := w.st.nextProbe.Sub(w.now); got != period {
+				t.Errorf("each %s: ready, and the next probe is after %s", period, got)
+			}
+		}
+	}
+	t.Run("a container that is ready again, too", func(t *testing.T) {
+		t.Parallel()
+		w := ready(t, probing())
+		w.wait(time.Hour, true)
+		w.wait(31*time.Second, false)
+		if w.st.verdict != wire.StateNotReady {
+			t.Fatalf("is %s", w.st.verdict)
+		}
+		if got := w.st.nextProbe.Sub(w.now); got > time.Second {
+			t.Errorf("not ready since 11 seconds at most, and the next probe is after %s", got)
+		}
+	})
+	t.Run("failures count once a period", func(t *testing.T) {
+		t.Parallel()
+		w := newWorld(t, probing())
+		w.wait(20*time.Second-1, false)
+		if w.st.verdict != wire.StateUnknown {
+			t.Error("three failures need two periods of ten seconds")
+		}
+		w.wait(1, false)
+		if w.st.verdict != wire.StateNotReady {
+			t.Errorf("two periods have passed, and it is %s", w.st.verdict)
+		}
+	})
+	t.Run("successes count once a period", func(t *testing.T) {
+		t.Parallel()
+		s := probing()
+		s.Successes = 3
+		w := newWorld(t, s)
+		w.wait(5*time.Second, false)
+		w.wait(20*time.Second, true)
+		if w.st.verdict != wire.StateUnknown {
+			t.Error("three successes need two periods of ten seconds")
+		}
+		w.wait(time.Second, true)
+		if w.st.verdict != wire.StateReady {
+			t.Errorf("two periods have passed since the first success, and it is %s", w.st.verdict)
+		}
+	})
+	t.Run("one success of three, and it is searched for again", func(t *testing.T) {
+		t.Parallel()
+		s := probing()
+		s.Successes = 3
+		w := newWorld(t, s)
+		w.do(event{kind: tick})
+		w.finish(true)
+		w.now = w.st.nextProbe
+		w.do(event{kind: tick})
+		w.finish(false)
+		if got := w.st.nextProbe.Sub(w.now); got != 10*time.Second/20 {
+			t.Errorf("the next probe is after %s", got)
+		}
+	})
+}
+
+// search lets time pass until a probe finds what is ready took after the start, and returns how
+// many probes that were.
+func (w *world) search(took time.Duration) (probes int) {
+	w.t.Helper()
+	w.do(event{kind: tick})
+	for {
+		if w.probe {
+			probes++
+			ok := w.now.Sub(start) >= took
+			w.finish(ok)
+			if ok {
+				return probes
+			}
+			continue
+		}
+		if w.report != nil {
+			w.do(event{kind: delivered, interval: 10 * time.Minute})
+			continue
+		}
+		w.now = w.st.wake()
+		w.do(event{kind: tick})
+	}
 }
 
 func TestStop(t *testing.T) {
