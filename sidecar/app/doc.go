@@ -4,10 +4,11 @@
 // # What it does
 //
 // It runs the probe that it was given, as the kubelet would, but more often while it waits for
-// the container to be ready, and reports when the result changes, at once; and again after the time that the collector asks for: a minute as a
-// rule, a few seconds while the pod is to recover. While the collector is away it tries
-// again, at most every five seconds, and keeps nothing but what is so now. On SIGTERM it
-// says that it stops, waits two seconds for that at most, and exits with 0.
+// the container to be ready. It reports when the result changes, at once; and again after the
+// time that the collector asks for: a minute as a rule, a few seconds while the pod is to
+// recover. While the collector is away it tries again, at most every five seconds, and keeps
+// nothing but what is so now. On SIGTERM it says that it stops, waits two seconds for that at
+// most, and exits with 0.
 //
 // Nothing that goes wrong ends it: a native sidecar that is not running makes its pod
 // unready. With settings that make no sense it says so in its log, and waits for SIGTERM.

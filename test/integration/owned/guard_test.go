@@ -71,18 +71,19 @@ func TestTheAnchorGuard(t *testing.T) {
 	refused("an anchor made by hand", admin.Create(ctx, planted), "made by belay-webhook alone")
 	moved := a.DeepCopy()
 	moved.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Secret", Name: s.Name, UID: s.UID}}
-	refused("an owner reference set by hand", admin.Update(ctx, moved), "belong to belay-controller")
+	refused("an owner reference set by hand", admin.Patch(ctx, moved, client.MergeFrom(a)), "belong to belay-controller")
 	moved = a.DeepCopy()
 	moved.Spec.BoundUID = "made-up"
-	refused("a binding set by hand", admin.Update(ctx, moved), "belong to belay-controller")
+	refused("a binding set by hand", admin.Patch(ctx, moved, client.MergeFrom(a)), "belong to belay-controller")
 
 	labelled := a.DeepCopy()
 	labelled.Labels["team"] = "a"
-	if err := admin.Update(ctx, labelled); err != nil {
+	if err := admin.Patch(ctx, labelled, client.MergeFrom(a)); err != nil {
 		t.Errorf("a label: %v", err)
 	}
-	labelled.Annotations = map[string]string{v1alpha1.AllowDeleteAnnotation: "true"}
-	if err := admin.Update(ctx, labelled); err != nil {
+	allowed := labelled.DeepCopy()
+	allowed.Annotations = map[string]string{v1alpha1.AllowDeleteAnnotation: "true"}
+	if err := admin.Patch(ctx, allowed, client.MergeFrom(labelled)); err != nil {
 		t.Fatal(err)
 	}
 	// Orphaned, as the documented way to uninstall does it: the Secret stays.

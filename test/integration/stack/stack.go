@@ -154,15 +154,28 @@ func Root() string {
 	return filepath.Join(filepath.Dir(file), "..", "..", "..")
 }
 
-// build compiles belay's processes into a folder of the cache; the Go command
-// knows when there is nothing to do.
+// built is what build compiled for the stacks of this process.
+var built struct {
+	sync.Mutex
+	dir string
+	// users are the stacks that are not stopped.
+	users int
+}
+
+// build compiles belay's processes into a folder of the cache, once for all stacks of this
+// process; release says that one of them is done. A folder for each process, so that two test
+// binaries never write one file at once.
 func build(ctx context.Context) (string, error) {
+	built.Lock()
+	defer built.Unlock()
+	if built.users > 0 {
+		built.users++
+		return built.dir, nil
+	}
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("finding the cache directory: %w", err)
 	}
-	// One folder a process, so that two test binaries never write one file at once;
-	// linking takes about two seconds.
 	cache = filepath.Join(cache, "belay", "stack")
 	if err := os.MkdirAll(cache, 0o750); err != nil {
 		return "", err
@@ -179,9 +192,20 @@ func build(ctx context.Context) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/...")...)
 	cmd.Dir = Root()
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return dir, fmt.Errorf("building belay: %w\n%s", err, out)
+		return "", errors.Join(fmt.Errorf("building belay: %w\n%s", err, out), os.RemoveAll(dir))
 	}
+	built.dir, built.users = dir, 1
 	return dir, nil
+}
+
+// release removes what build compiled after the last stack.
+func release() error {
+	built.Lock()
+	defer built.Unlock()
+	if built.users--; built.users > 0 {
+		return nil
+	}
+	return os.RemoveAll(built.dir)
 }
 
 // sweep removes what a run left behind that was killed: no run takes a day.
@@ -580,7 +604,8 @@ func (s *Stack) Stop() error {
 		errs = append(errs, s.Plane.Stop())
 	}
 	if s.bin != "" {
-		errs = append(errs, os.RemoveAll(s.bin))
+		errs = append(errs, release())
+		s.bin = ""
 	}
 	if s.ownDir {
 		errs = append(errs, os.RemoveAll(s.Dir))
