@@ -24,13 +24,17 @@ const (
 	// until the token, the pod or the cluster is another.
 	refusedWait = time.Minute
 
-	// soonest is the least time between two probes while the container is not known to be
-	// ready; the kubelet's own is a second.
+	// soonest is the least time from one probe to the next until the container was ready once;
+	// the kubelet's own is a second.
 	soonest = 100 * time.Millisecond
-	// share: until the container is ready, the wait for the next probe is this part of the time
-	// that it was waited for, so that readiness is seen within a twentieth of what it took, for
-	// at most 20+20·ln(period/soonest) probes more than the period makes: 66 at 1 s.
+	// share: until then, the wait for the next probe is this part of the time since the start, so
+	// that readiness is seen within a twentieth of what it took, for at most
+	// 40+20·ln(period/soonest) probes more than the period makes: 86 at 1 s.
 	share = 20
+	// A success that comes sooner than the period counts when it is the last of so many in a row,
+	// confirm apart: who asks more often would else find a container ready that seldom answers.
+	confirmations = 3
+	confirm       = 10 * time.Millisecond
 )
 
 // why is why a sidecar that runs no probe does not.
@@ -60,12 +64,16 @@ type state struct {
 	probing bool
 	// nextProbe is when to probe next.
 	nextProbe time.Time
-	// waiting is since when the container is waited for.
-	waiting time.Time
-	// slot is when the last probe began whose failure counts, and counts is whether that of the
-	// one under way does: those that come sooner than the period do not.
-	slot   time.Time
-	counts bool
+	// began is when the sidecar did, and found that the container was ready since.
+	began time.Time
+	found bool
+	// slot is when the last probe began whose result counts by itself, and counts is whether that
+	// of the one under way, or the last, does: those that come sooner than the period do not.
+	// asked is when that one began.
+	slot, asked time.Time
+	counts      bool
+	// streak is successes in a row, whether they count or not.
+	streak int
 
 	sending bool
 	// tried is the last sequence that was sent, and told the last that was delivered; 0 for
@@ -125,7 +133,7 @@ type actions struct {
 
 // begin is the state at the start.
 func begin(s settings.Settings, reporter string, now time.Time) state {
-	st := state{settings: s, reporter: reporter, since: now, verdict: wire.StateUnknown, reason: reasonPending, nextProbe: now, waiting: now, nextReport: now, earliest: now, interval: wire.DefaultInterval}
+	st := state{settings: s, reporter: reporter, since: now, verdict: wire.StateUnknown, reason: reasonPending, nextProbe: now, began: now, nextReport: now, earliest: now, interval: wire.DefaultInterval}
 	if !s.Probe.Runs() {
 		st.reason = why[s.Probe.Kind]
 		st.sequence = 1
@@ -142,11 +150,8 @@ func step(s state, e event) (state, actions) {
 		s.probing = false
 		searched := s.searches()
 		s, a.changed = s.judge(e)
-		switch {
-		case searched && !s.searches():
-			s.nextProbe = e.now.Add(s.period()) // a second success is not to come sooner
-		case s.searches():
-			s.nextProbe = sooner(s.nextProbe, s.next(e.now))
+		if searched {
+			s.nextProbe = s.again(e.now)
 		}
 	case delivered:
 		s.sending = false
@@ -157,7 +162,7 @@ func step(s state, e event) (state, actions) {
 		s.nextReport = e.now.Add(e.interval - time.Duration(e.random*float64(e.interval)/10))
 		s.earliest = e.now.Add(gap)
 		// What is asked for now must not wait for a probe that was put off before.
-		s.nextProbe = sooner(s.nextProbe, s.next(e.now))
+		s.nextProbe = sooner(s.nextProbe, e.now.Add(s.period()))
 		a.rest = s.interval >= restAfter && s.told >= s.sequence
 	case failed, busy, refused:
 		s.sending = false
@@ -188,7 +193,7 @@ func step(s state, e event) (state, actions) {
 		if s.counts = !s.searches() || e.now.Sub(s.slot) >= s.period(); s.counts {
 			s.slot = e.now
 		}
-		s.nextProbe = s.next(e.now)
+		s.asked, s.nextProbe = e.now, e.now.Add(s.period())
 		a.probe = true
 	}
 	if !s.sending && s.due(e.now) {
@@ -204,20 +209,20 @@ const restAfter = 5 * time.Second
 
 // judge takes a result in.
 func (s state) judge(e event) (state, bool) {
-	switch {
-	case e.result.OK:
+	if !e.result.OK {
+		s.good, s.streak = 0, 0
+		if s.counts {
+			s.bad = min(s.bad+1, s.settings.Failures)
+		}
+	} else if s.streak = min(s.streak+1, confirmations); s.counts || s.streak == confirmations {
 		s.good, s.bad = min(s.good+1, s.settings.Successes), 0
-	case s.counts:
-		s.good, s.bad = 0, min(s.bad+1, s.settings.Failures)
-	default:
-		s.good = 0
 	}
 	want := s.verdict
 	switch {
 	case s.stopping:
 		return s, false
 	case e.result.OK && s.good >= s.settings.Successes:
-		want = wire.StateReady
+		want, s.found = wire.StateReady, true
 	case !e.result.OK && s.bad >= s.settings.Failures:
 		want = wire.StateNotReady
 	}
@@ -226,9 +231,6 @@ func (s state) judge(e event) (state, bool) {
 	agrees := (want == wire.StateReady) == e.result.OK && want != wire.StateUnknown
 	changed := want != s.verdict
 	if changed {
-		if s.verdict == wire.StateReady {
-			s.waiting = e.now
-		}
 		s.verdict, s.reason = want, e.result.Reason
 		s.sequence++
 	}
@@ -266,17 +268,21 @@ func (s state) period() time.Duration {
 	return max(min(s.settings.Period, s.interval), settings.MinPeriod)
 }
 
-// searches reports whether the container is waited for and has not answered well yet.
-func (s state) searches() bool { return s.verdict != wire.StateReady && s.good == 0 }
+// searches reports whether the container is waited for since the start, and no success has
+// counted. Once it was ready, the period alone says when to probe: by the collector's interval
+// that is a second or two where a recovery waits.
+func (s state) searches() bool { return !s.found && s.good == 0 }
 
-// next is when to probe after a probe at now: a period later, and sooner while the container is
-// waited for. How many successes it takes, and how many failures, goes by the period all the
-// same.
-func (s state) next(now time.Time) time.Time {
-	if !s.searches() {
+// again is when to probe after a probe that ended now, of a container that was waited for: no
+// more than half of the time goes into probes, and one is where the period wants it.
+func (s state) again(now time.Time) time.Time {
+	switch {
+	case !s.searches():
 		return now.Add(s.period())
+	case s.streak > 0:
+		return now.Add(confirm)
 	}
-	next := now.Add(min(max(now.Sub(s.waiting)/share, soonest), s.period()))
+	next := now.Add(min(max(now.Sub(s.began)/share, now.Sub(s.asked), soonest), s.period()))
 	if slot := s.slot.Add(s.period()); slot.After(now) {
 		return sooner(next, slot)
 	}
