@@ -25,7 +25,7 @@ DOCKER ?= docker
 RACE := $(if $(shell command -v gcc || command -v cc),-race)
 
 # Go modules that are no part of the root module, and tested on their own.
-MODULES := hack/controlplane hack/kind/certmanager
+MODULES := hack/alerts hack/controlplane hack/kind/certmanager
 GO_DIRS := $(wildcard cmd webhook sidecar test hack)
 
 say = @printf '\033[1m==> %s\033[0m\n' "$(1)"
@@ -82,10 +82,10 @@ test-modules: ## run the tests of the modules below hack/
 
 # One package at a time (-p 1): each has a control plane of its own, and two of them starve each other on two cores.
 .PHONY: test-integration
-test-integration: controlplane ## run test/integration on K8S_VERSION, and the API facts also on K8S_OLDEST
+test-integration: controlplane $(HELM) ## run test/integration on K8S_VERSION, and the API facts also on K8S_OLDEST
 	$(call say,integration tests on Kubernetes $(K8S_VERSION))
 	@mkdir -p bin && rm -f bin/report.txt
-	BELAY_TEST_REPORT=$(CURDIR)/bin/report.txt BELAY_K8S_VERSION=$(K8S_VERSION) go test -count=1 -p 1 -timeout 40m ./test/integration/...
+	BELAY_TEST_REPORT=$(CURDIR)/bin/report.txt BELAY_HELM=$(CURDIR)/$(HELM) BELAY_K8S_VERSION=$(K8S_VERSION) go test -count=1 -p 1 -timeout 40m ./test/integration/...
 	@echo 'measured:' && cat bin/report.txt
 	$(call say,cert-manager's controllers, as end to end tests run them)
 	go test -C hack/kind/certmanager -count=1 -timeout 20m ./...

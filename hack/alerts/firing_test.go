@@ -1,0 +1,402 @@
+package alerts
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/template"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/chunks"
+	"github.com/prometheus/prometheus/util/annotations"
+)
+
+const (
+	// scrape is how often Prometheus asks, and evaluates; its default.
+	scrape = time.Minute
+	// minutesTold is how long a story is.
+	minutesTold = 180
+)
+
+// healthy are series of a belay that works, as sampled reads them. A counter with labels is not
+// there before it has counted.
+var healthy = []string{
+	`up{namespace="belay-system", job="belay-webhook-replicas", pod="w-1"} 1x180`,
+	`up{namespace="belay-system", job="belay-webhook-replicas", pod="w-2"} 1x180`,
+	`up{namespace="belay-system", job="belay-controller-replicas", pod="c-1"} 1x180`,
+	`up{namespace="belay-system", job="belay-controller-replicas", pod="c-2"} 1x180`,
+	`leader_election_master_status{namespace="belay-system", job="belay-controller-replicas", pod="c-1", name="belay-controller"} 1x180`,
+	`leader_election_master_status{namespace="belay-system", job="belay-controller-replicas", pod="c-2", name="belay-controller"} 0x180`,
+	// Somebody else's webhook is not reached.
+	`apiserver_admission_webhook_rejection_count{name="a.example.com", type="admit", operation="CREATE", error_type="calling_webhook_error", rejection_code="503"} 0+60x180`,
+	`apiserver_admission_webhook_fail_open_count{name="a.example.com", type="admit"} 0+60x180`,
+	// belay denies what it is to deny.
+	`apiserver_admission_webhook_rejection_count{name="jobs.name.belay.dev", type="validating", operation="CREATE", error_type="no_error", rejection_code="409"} 0+60x180`,
+	`belay_admission_decisions_total{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", mode="enforce", decision="allowed", reason="Owned"} 0+600x180`,
+	`belay_admission_decisions_total{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", mode="enforce", decision="allowed", reason="OwnerLookupFailed"} 0+1x180`,
+	`belay_admission_duration_seconds_bucket{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", le="0.5"} 0+600x180`,
+	`belay_admission_duration_seconds_bucket{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", le="1"} 0+600x180`,
+	`belay_admission_duration_seconds_bucket{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", le="2.5"} 0+600x180`,
+	`belay_admission_duration_seconds_bucket{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", le="+Inf"} 0+600x180`,
+	`belay_registration_writes_total{namespace="belay-system", pod="c-1", kind="MutatingWebhookConfiguration", result="ok"} 1+1x180`,
+	`belay_certificate_expiry_timestamp_seconds{namespace="belay-system", pod="w-1", certificate="leaf"} 172900x180`,
+	`belay_certificate_expiry_timestamp_seconds{namespace="belay-system", pod="w-1", certificate="ca"} 10368000x180`,
+	`belay_certificate_loads_total{namespace="belay-system", pod="w-1", result="ok", reason="Renewed"} 1x60 2x120`,
+	`belay_ca_rotation_phase{namespace="belay-system", pod="c-1", phase="steady"} 0x20 1x160`,
+	`belay_ca_rotation_phase{namespace="belay-system", pod="c-1", phase="add"} 1x10 0x170`,
+	`belay_ca_rotation_phase{namespace="belay-system", pod="c-1", phase="serve"} 0x10 1x10 0x160`,
+	`belay_reports_total{namespace="belay-system", pod="w-1", result="accepted", reason="Written"} 0+600x180`,
+	`belay_reports_total{namespace="belay-system", pod="w-1", result="refused", reason="PodGone"} 0+600x180`,
+	`belay_reports_total{namespace="belay-system", pod="w-1", result="refused", reason="TooManyReports"} 0+1x180`,
+}
+
+// A story is what goes wrong, and which alerts tell it.
+type story struct {
+	// series take the place of those of healthy that have the same labels, or are added.
+	series []string
+	// away are names of metrics of healthy that are not there.
+	away []string
+	// fires are the summaries of what fires, each with when it does, in minutes.
+	fires map[string]string
+}
+
+// TestEachAlertFiresWhenItIsTrueAndNotOtherwise evaluates all alerts as Prometheus does.
+func TestEachAlertFiresWhenItIsTrueAndNotOtherwise(t *testing.T) {
+	t.Parallel()
+	stories := map[string]story{
+		"all is well": {},
+		"no replica of belay-webhook answers": {
+			series: []string{
+				`up{namespace="belay-system", job="belay-webhook-replicas", pod="w-1"} 1x60 0x120`,
+				`up{namespace="belay-system", job="belay-webhook-replicas", pod="w-2"} 1x60 0x120`,
+			},
+			fires: map[string]string{
+				"BelayWebhookDown: No replica of belay-webhook answers.":  "62-179",
+				"BelayReplicaDown: Replica w-1 of belay does not answer.": "70-179",
+				"BelayReplicaDown: Replica w-2 of belay does not answer.": "70-179",
+			},
+		},
+		"there are no Pods of belay at all": {
+			away: []string{"up", "leader_election_master_status"},
+			fires: map[string]string{
+				"BelayWebhookDown: No replica of belay-webhook answers.": "2-179",
+				"BelayNoLeader: No replica of belay-controller works.":   "5-179",
+			},
+		},
+		"one replica is away for a while": {
+			series: []string{`up{namespace="belay-system", job="belay-controller-replicas", pod="c-2"} 1x60 0x30 1x90`},
+			fires:  map[string]string{"BelayReplicaDown: Replica c-2 of belay does not answer.": "70-89"},
+		},
+		"nobody leads": {
+			series: []string{`leader_election_master_status{namespace="belay-system", job="belay-controller-replicas", pod="c-1", name="belay-controller"} 1x60 0x120`},
+			fires:  map[string]string{"BelayNoLeader: No replica of belay-controller works.": "65-179"},
+		},
+		"API servers do not reach belay, and refuse": {
+			series: []string{`apiserver_admission_webhook_rejection_count{name="otf.owner.belay.dev", type="admit", operation="CREATE", error_type="calling_webhook_error", rejection_code="503"} _x60 1+2x120`},
+			fires:  map[string]string{"BelayCallsFail: API servers do not reach belay for otf.owner.belay.dev, and refuse what it is about.": "66-179"},
+		},
+		"API servers do not reach belay, and go on": {
+			series: []string{`apiserver_admission_webhook_fail_open_count{name="annotation.belay.dev", type="admit"} _x60 1+2x120`},
+			fires:  map[string]string{"BelayPassedOver: API servers do not reach belay for annotation.belay.dev, and go on without it.": "66-179"},
+		},
+		"reviews take two seconds": {
+			series: []string{
+				`belay_admission_duration_seconds_bucket{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", le="0.5"} 0+600x60 36000+540x120`,
+				`belay_admission_duration_seconds_bucket{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", le="1"} 0+600x60 36000+540x120`,
+			},
+			fires: map[string]string{"BelaySlow: One of a hundred reviews (owner, mutate) takes more than a second.": "71-179"},
+		},
+		"look-ups fail": {
+			series: []string{`belay_admission_decisions_total{namespace="belay-system", pod="w-1", webhook="name", phase="validate", mode="enforce", decision="denied", reason="LookupFailed"} _x60 7+7x120`},
+			fires:  map[string]string{"BelayCannotFindOut: belay cannot find out what it needs to decide (name, LookupFailed).": "74-179"},
+		},
+		"one panic": {
+			series: []string{`belay_admission_panics_total{namespace="belay-system", pod="w-1", webhook="owner"} _x60 1x120`},
+			fires:  map[string]string{"BelayPanics: belay-webhook has met a bug of its own (owner).": "60-119"},
+		},
+		"one more panic": {
+			series: []string{`belay_admission_panics_total{namespace="belay-system", pod="w-1", webhook="owner"} 1x100 2x80`},
+			fires: map[string]string{
+				// Of the one that was there from the beginning, nobody knows when it was.
+				"BelayPanics: belay-webhook has met a bug of its own (owner).": "0-59, 100-158",
+			},
+		},
+		"somebody fights for a registration": {
+			series: []string{`belay_registration_writes_total{namespace="belay-system", pod="c-1", kind="MutatingWebhookConfiguration", result="held"} _x60 1+1x120`},
+			fires:  map[string]string{"BelayRegistrationContested: The MutatingWebhookConfiguration of belay cannot be kept as policies want it (held).": "81-179"},
+		},
+		"somebody changed a registration once": {
+			series: []string{`belay_registration_writes_total{namespace="belay-system", pod="c-1", kind="MutatingWebhookConfiguration", result="held"} 1x60 2x120`},
+		},
+		// The queue of belay-controller goes up to 1000 s between two attempts: sixteen
+		// minutes, and seventeen.
+		"the API server refuses a registration": {
+			series: []string{`belay_registration_writes_total{namespace="belay-system", pod="c-1", kind="MutatingWebhookConfiguration", result="error"} 1x10 15x3 16x5 17x11 18x17 19x16 20x17 21x17 22x16 23x17 24x51`},
+			fires:  map[string]string{"BelayRegistrationContested: The MutatingWebhookConfiguration of belay cannot be kept as policies want it (error).": "30-147"},
+		},
+		"a certificate is not renewed": {
+			series: []string{`belay_certificate_expiry_timestamp_seconds{namespace="belay-system", pod="w-1", certificate="leaf"} 90000x180`},
+			fires:  map[string]string{"BelayCertificateExpires: The certificate that w-1 serves expires within a day.": "76-179"},
+		},
+		"the CA is not replaced": {
+			series: []string{`belay_certificate_expiry_timestamp_seconds{namespace="belay-system", pod="w-1", certificate="ca"} 5184000x180`},
+			fires:  map[string]string{"BelayCAExpires: The CA of w-1 expires within sixty days, and should have been replaced.": "61-179"},
+		},
+		"a certificate cannot be used, for the first time": {
+			series: []string{`belay_certificate_loads_total{namespace="belay-system", pod="w-1", result="failed", reason="Mismatched"} _x60 1x120`},
+			fires:  map[string]string{"BelayCertificateUnusable: w-1 serves an old certificate, since the new one cannot be used (Mismatched).": "75-89"},
+		},
+		"a certificate cannot be used, as once before": {
+			series: []string{`belay_certificate_loads_total{namespace="belay-system", pod="w-1", result="failed", reason="Mismatched"} 1x100 2x80`},
+			fires:  map[string]string{"BelayCertificateUnusable: w-1 serves an old certificate, since the new one cannot be used (Mismatched).": "15-29, 115-128"},
+		},
+		"a rotation gets stuck": {
+			series: []string{
+				`belay_ca_rotation_phase{namespace="belay-system", pod="c-1", phase="serve"} 0x10 1x170`,
+				`belay_ca_rotation_phase{namespace="belay-system", pod="c-1", phase="steady"} 0x180`,
+			},
+			fires: map[string]string{`BelayRotationStuck: The rotation of belay's CA stays in its phase "serve".`: "130-179"},
+		},
+		"another controller leads in the middle of a rotation that is stuck": {
+			series: []string{
+				`belay_ca_rotation_phase{namespace="belay-system", pod="c-1", phase="serve"} 0x10 1x50 0x120`,
+				`belay_ca_rotation_phase{namespace="belay-system", pod="c-1", phase="steady"} 0x60 0x120`,
+				`belay_ca_rotation_phase{namespace="belay-system", pod="c-2", phase="serve"} _x60 1x120`,
+			},
+			fires: map[string]string{`BelayRotationStuck: The rotation of belay's CA stays in its phase "serve".`: "130-179"},
+		},
+		"sidecars are put off": {
+			series: []string{`belay_reports_total{namespace="belay-system", pod="w-2", result="refused", reason="TooManyReports"} _x60 60+60x120`},
+			fires:  map[string]string{"BelayReportsFail: Reports of sidecars are put off (TooManyReports).": "72-179"},
+		},
+	}
+	all := rules(t)
+	told := map[string]bool{}
+	for name, s := range stories {
+		for summary := range s.fires {
+			alert, _, _ := strings.Cut(summary, ":")
+			told[alert] = true
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			want := s.fires
+			if want == nil {
+				want = map[string]string{}
+			}
+			if diff := cmp.Diff(want, fired(t, all, s)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	for alert := range all {
+		if !told[alert] {
+			t.Errorf("no story has %s fire", alert)
+		}
+	}
+}
+
+// fired are the summaries of the alerts that fire in a story, with the minutes in which they do.
+func fired(t *testing.T, all map[string]rulefmt.Rule, s story) map[string]string {
+	t.Helper()
+	engine := promql.NewEngine(promql.EngineOpts{
+		MaxSamples: 1_000_000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, EnableAtModifier: true, EnableNegativeOffset: true, Parser: language,
+	})
+	t.Cleanup(func() { _ = engine.Close() })
+	data := database(t, s)
+	minutes := map[string][]int{}
+	for name, rule := range all {
+		query, err := engine.NewRangeQuery(t.Context(), data, nil, rule.Expr, time.Unix(0, 0), time.Unix(0, 0).Add((minutesTold-1)*scrape), scrape)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		result := query.Exec(t.Context())
+		matrix, err := result.Matrix()
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, warning := range result.Warnings.AsErrors() {
+			t.Errorf("%s: %v", name, warning)
+		}
+		for _, series := range matrix {
+			var since, last int64 = -1, -1
+			for _, sample := range series.Floats {
+				if since < 0 || sample.T-last > scrape.Milliseconds() {
+					since = sample.T
+				}
+				last = sample.T
+				if sample.T-since < time.Duration(rule.For).Milliseconds() {
+					continue
+				}
+				said := name + ": " + expanded(t, rule, series.Metric, sample)
+				minutes[said] = append(minutes[said], int(sample.T/scrape.Milliseconds()))
+			}
+		}
+		query.Close()
+	}
+	out := map[string]string{}
+	for said, m := range minutes {
+		slices.Sort(m)
+		out[said] = spans(m)
+	}
+	return out
+}
+
+// spans are the intervals that sorted numbers make.
+func spans(sorted []int) string {
+	var out []string
+	for i := 0; i < len(sorted); {
+		j := i
+		for j+1 < len(sorted) && sorted[j+1] <= sorted[j]+1 {
+			j++
+		}
+		out = append(out, fmt.Sprintf("%d-%d", sorted[i], sorted[j]))
+		i = j + 1
+	}
+	return strings.Join(out, ", ")
+}
+
+// expanded is the summary of an alert; its other annotations must be expandable, too.
+func expanded(t *testing.T, rule rulefmt.Rule, metric labels.Labels, sample promql.FPoint) string {
+	t.Helper()
+	data := template.AlertTemplateData(metric.Map(), nil, "", promql.Sample{T: sample.T, F: sample.F, Metric: metric})
+	said := map[string]string{}
+	for _, texts := range []map[string]string{rule.Annotations, rule.Labels} {
+		for name, text := range texts {
+			// These are what an alert's templates may take for granted.
+			text = `{{$labels := .Labels}}{{$externalLabels := .ExternalLabels}}{{$externalURL := .ExternalURL}}{{$value := .Value}}` + text
+			e := template.NewTemplateExpander(t.Context(), text, name, data, model.Time(sample.T), nil, nil, nil)
+			var err error
+			if said[name], err = e.Expand(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	return said["summary"]
+}
+
+// database has the series of a story.
+func database(t *testing.T, s story) storage.Queryable {
+	t.Helper()
+	all := map[string]storage.Series{}
+	add := func(described string) {
+		at := strings.LastIndex(described, "} ") + 1
+		metric, err := language.ParseMetric(described[:at])
+		if err != nil {
+			t.Fatalf("%s: %v", described, err)
+		}
+		samples, err := sampled(described[at:])
+		if err != nil {
+			t.Fatalf("%s: %v", described, err)
+		}
+		all[metric.String()] = storage.NewListSeries(metric, samples)
+	}
+	for _, d := range healthy {
+		add(d)
+	}
+	maps.DeleteFunc(all, func(_ string, series storage.Series) bool {
+		return slices.Contains(s.away, series.Labels().Get(model.MetricNameLabel))
+	})
+	for _, d := range s.series {
+		add(d)
+	}
+	return memory(all)
+}
+
+// sampled are the samples that a text describes, one a minute: "1x60 _x10 5+2x110" is 1 sixty
+// times, none for ten minutes, and then 5, 7, 9 and so on.
+func sampled(described string) (samples []chunks.Sample, err error) {
+	minute := 0
+	for word := range strings.FieldsSeq(described) {
+		value, times, _ := strings.Cut(word, "x")
+		n, err := strconv.Atoi(times)
+		if err != nil {
+			return nil, err
+		}
+		first, step, steps := strings.Cut(value, "+")
+		var from, by float64
+		if value != "_" {
+			if from, err = strconv.ParseFloat(first, 64); err != nil {
+				return nil, err
+			}
+		}
+		if steps {
+			if by, err = strconv.ParseFloat(step, 64); err != nil {
+				return nil, err
+			}
+		}
+		for i := range n {
+			if value != "_" {
+				samples = append(samples, sample{at: int64(minute) * scrape.Milliseconds(), value: from + float64(i)*by})
+			}
+			minute++
+		}
+	}
+	if minute != minutesTold {
+		return nil, fmt.Errorf("%d minutes, and a story has %d", minute, minutesTold)
+	}
+	return samples, nil
+}
+
+// sample is a number at a time, in milliseconds.
+type sample struct {
+	at    int64
+	value float64
+}
+
+func (s sample) T() int64                      { return s.at }
+func (s sample) ST() int64                     { return 0 }
+func (s sample) F() float64                    { return s.value }
+func (s sample) H() *histogram.Histogram       { return nil }
+func (s sample) FH() *histogram.FloatHistogram { return nil }
+func (s sample) Type() chunkenc.ValueType      { return chunkenc.ValFloat }
+func (s sample) Copy() chunks.Sample           { return s }
+
+// memory is a storage of finished series.
+type memory map[string]storage.Series
+
+func (m memory) Querier(int64, int64) (storage.Querier, error) { return querier(m), nil }
+
+type querier map[string]storage.Series
+
+func (q querier) Select(_ context.Context, _ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+	set := &seriesSet{at: -1}
+	for _, key := range slices.Sorted(maps.Keys(q)) {
+		has := q[key].Labels()
+		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(has.Get(m.Name)) }) {
+			set.series = append(set.series, q[key])
+		}
+	}
+	return set
+}
+
+func (querier) LabelValues(context.Context, string, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
+	return nil, nil, nil
+}
+
+func (querier) LabelNames(context.Context, *storage.LabelHints, ...*labels.Matcher) ([]string, annotations.Annotations, error) {
+	return nil, nil, nil
+}
+
+func (querier) Close() error { return nil }
+
+type seriesSet struct {
+	series []storage.Series
+	at     int
+}
+
+func (s *seriesSet) Next() bool                        { s.at++; return s.at < len(s.series) }
+func (s *seriesSet) At() storage.Series                { return s.series[s.at] }
+func (s *seriesSet) Err() error                        { return nil }
+func (s *seriesSet) Warnings() annotations.Annotations { return nil }
