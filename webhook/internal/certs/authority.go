@@ -35,8 +35,14 @@ const (
 	typeKey         = "PRIVATE KEY"
 )
 
-// NewAuthority makes a CA.
-func NewAuthority(now time.Time, life time.Duration) (*Authority, error) {
+// NewAuthority makes a CA. It is valid since the CA that it is to follow, if there is one and
+// that is longer ago: by a clock that is ahead for a moment, a CA would be made that nobody else
+// takes before that time has come.
+func NewAuthority(now time.Time, life time.Duration, follows *Authority) (*Authority, error) {
+	since := now.Add(-backdated)
+	if follows != nil {
+		since = earlier(since, follows.Cert.NotBefore)
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("making the key of a CA: %w", err)
@@ -47,7 +53,7 @@ func NewAuthority(now time.Time, life time.Duration) (*Authority, error) {
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: commonName},
-		NotBefore: now.Add(-backdated), NotAfter: now.Add(life),
+		NotBefore: since, NotAfter: now.Add(life),
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
 	}
@@ -97,8 +103,8 @@ func parseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 
 // Leaf makes a serving certificate, valid as long as its CA at most.
 //
-// It is valid from when its CA is: that is a day before the CA was made, and a replica whose
-// clock has jumped ahead does not make one that nobody else takes yet.
+// It is valid from when its CA is: that is a year at least before the CA was made, and a replica
+// whose clock has jumped ahead does not make one that nobody else takes yet.
 func (a *Authority) Leaf(now time.Time, life time.Duration, names []string) (*tls.Certificate, error) {
 	if !now.Before(a.Cert.NotAfter) {
 		return nil, fmt.Errorf("the CA has expired at %s", a.Cert.NotAfter.Format(time.RFC3339))
@@ -158,6 +164,11 @@ func due(c *x509.Certificate, life time.Duration) time.Time {
 
 // expired says so by a clock.
 func expired(c *x509.Certificate, now time.Time) bool { return !now.Before(c.NotAfter) }
+
+// valid reports whether now is within the life of a certificate.
+func valid(c *x509.Certificate, now time.Time) bool {
+	return !now.Before(c.NotBefore) && !expired(c, now)
+}
 
 // Fingerprint names a certificate.
 func Fingerprint(c *x509.Certificate) string {

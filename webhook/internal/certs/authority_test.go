@@ -107,3 +107,23 @@ func TestT04_TheClockIsLookedAtOftenEnough(t *testing.T) {
 		}
 	}
 }
+
+// A clock that is ahead by years when the next CA is made, and right again a moment later: what
+// the CA signs is taken at once, and by clocks that are behind.
+func TestACAThatAClockAheadMade(t *testing.T) {
+	t.Parallel()
+	first := newCA(t, day0)
+	next, err := NewAuthority(day0.Add(2000*day), usual.CA, first)
+	must(t, err)
+	leaf, err := next.Leaf(day0, usual.Leaf, []string{"localhost"})
+	must(t, err)
+	for _, now := range []time.Time{day0, day0.Add(-300 * day)} {
+		if !valid(next.Cert, now) || !valid(leaf.Leaf, now) {
+			t.Errorf("at %s: valid since %s and %s", now, next.Cert.NotBefore, leaf.Leaf.NotBefore)
+		}
+	}
+	// And by one that is behind it is no younger than it has to be.
+	if behind, err := NewAuthority(day0.Add(-2000*day), usual.CA, first); err != nil || !behind.Cert.NotBefore.Before(day0.Add(-2000*day)) {
+		t.Errorf("made at %s, valid since %s: %v", day0.Add(-2000*day), behind.Cert.NotBefore, err)
+	}
+}

@@ -28,8 +28,8 @@ const (
 
 const (
 	// backdated is how far certificates reach back: clients' clocks may be behind, some of them
-	// by hours (case T07).
-	backdated = 24 * time.Hour
+	// by hours (case T07), and the clock that the first CA is made by may be ahead.
+	backdated = 365 * 24 * time.Hour
 	// mostEvery is how long the clock is not looked at, at most.
 	mostEvery = time.Minute
 	// shares is in how many parts a life is divided: the last one is for the replacement.

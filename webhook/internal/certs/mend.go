@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"crypto/x509"
 	"time"
 )
 
@@ -63,10 +64,10 @@ func remedy(m mending, every time.Duration) Remedy {
 	return Leave
 }
 
-// adopts decides whether a replica serves a certificate of another CA from now on. A CA can
-// come without the phases of a rotation: by hand, from a backup, from an older release. Until
-// the registrations trust it, the former certificate is the one that is trusted, as long as it
-// is valid.
-func adopts(serves bool, formerExpires, now time.Time, trusted Answer) bool {
-	return !serves || !now.Before(formerExpires) || trusted == Yes
+// adopts decides whether a replica serves a certificate of another CA, next, from now on. A CA
+// can come without the phases of a rotation: by hand, from a backup, from an older release. Until
+// the registrations trust it, and until it is valid, the former certificate is the one that is
+// trusted, as long as it is valid. former is nil for none.
+func adopts(former, next *x509.Certificate, now time.Time, trusted Answer) bool {
+	return former == nil || !valid(former, now) || trusted == Yes && !now.Before(next.NotBefore)
 }

@@ -88,7 +88,7 @@ func (w *world) controller(t *testing.T) {
 	var made *Authority
 	if step.Action == Add {
 		var err error
-		made, err = NewAuthority(w.now("controller"), w.lives.CA)
+		made, err = NewAuthority(w.now("controller"), w.lives.CA, w.secret.Signer)
 		must(t, err)
 		w.cas = append(w.cas, made)
 	}
@@ -133,6 +133,7 @@ func (w *world) factsNow() Facts {
 			return nil, nil
 		}, held)
 	}
+	f.Lapsed = ask("lapsed", w.secret.Signer.Cert, lapsed(w.secret, w.now("controller")), held)
 	w.rotation.held = held
 	return f
 }
@@ -181,7 +182,7 @@ func (w *world) replica(t *testing.T, r *replica) {
 		if slices.ContainsFunc(w.registered, signer.Cert.Equal) {
 			answer = Yes
 		}
-		if !adopts(true, r.leaf.Leaf.NotAfter, now, answer) {
+		if !adopts(r.leaf.Leaf, signer.Cert, now, answer) {
 			return
 		}
 	case now.Before(due(r.leaf.Leaf, w.lives.Leaf)):
@@ -200,6 +201,9 @@ func (w *world) lost() string {
 	for _, r := range w.replicas {
 		if r.hung {
 			continue
+		}
+		if now := day0.Add(w.elapsed); now.Before(r.leaf.Leaf.NotBefore) {
+			return fmt.Sprintf("%s serves what is not valid yet, by %s", r.name, r.leaf.Leaf.NotBefore.Sub(now))
 		}
 		for who, views := range map[string][]seen{"API server": w.apiserver, "sidecar": w.kubelet} {
 			if w.hostile && who == "sidecar" {
@@ -226,7 +230,7 @@ func TestNoCallIsLostWhateverTakesItsTime(t *testing.T) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(seed, 1))
-			first, err := NewAuthority(day0, usual.CA)
+			first, err := NewAuthority(day0, usual.CA, nil)
 			must(t, err)
 			w := &world{
 				random: random, lives: Lives{CA: usual.CA, Leaf: usual.Leaf, Settle: time.Duration(10+random.IntN(60)) * time.Second},
@@ -267,7 +271,7 @@ func TestAClusterThatWasOff(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(60) {
 		random := rand.New(rand.NewPCG(seed, 2))
-		first, err := NewAuthority(day0, usual.CA)
+		first, err := NewAuthority(day0, usual.CA, nil)
 		must(t, err)
 		w := &world{
 			random: random, lives: Lives{CA: usual.CA, Leaf: usual.Leaf, Settle: 20 * time.Second},

@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"context"
 	"crypto/x509"
 	"fmt"
 	"slices"
@@ -67,6 +68,10 @@ type Facts struct {
 	Distributed Proof
 	// Served: every replica serves a certificate of the CA that signs.
 	Served Proof
+	// Lapsed: what is waited for is worth nothing any more: while a CA is added, the one that
+	// signs has expired; while it is served, all former ones have. By one look at a clock that has
+	// jumped they would have, too.
+	Lapsed Proof
 }
 
 // Step is what is to be done now.
@@ -105,7 +110,7 @@ func Next(st *State, f Facts, l Lives, now time.Time) Step {
 		switch r, d := f.Registered, f.Distributed; {
 		case !now.Before(due(next, l.CA)):
 			return step(Add, "the next CA has grown old before it was used")
-		case expired(signer, now) && r.Answer != No:
+		case f.Lapsed.Held >= l.Settle && r.Answer != No:
 			// Nobody trusts what is served now, and waiting would help nobody.
 			return step(Serve, "the CA has expired")
 		case r.Answer != Yes:
@@ -125,7 +130,7 @@ func Next(st *State, f Facts, l Lives, now time.Time) Step {
 		switch s := f.Served; {
 		case s.Answer == Yes && s.Held >= l.Settle:
 			return step(Drop, "every replica serves a certificate of the new CA")
-		case !slices.ContainsFunc(st.Trusted, func(c *x509.Certificate) bool { return !c.Equal(signer) && !expired(c, now) }):
+		case f.Lapsed.Held >= l.Settle:
 			return step(Drop, "the former CA has expired")
 		case wanted(st, l, now) == "":
 			if s.Answer == Yes {
@@ -140,6 +145,22 @@ func Next(st *State, f Facts, l Lives, now time.Time) Step {
 		return step(Add, "%s", because)
 	}
 	return step(Wait, "")
+}
+
+// lapsed says which of the CAs that are waited for are worth waiting for.
+func lapsed(st *State, now time.Time) Lacks {
+	return func(context.Context, *x509.Certificate) ([]string, error) {
+		var out []string
+		if st.Next != nil && !expired(st.Signer.Cert, now) {
+			out = append(out, Fingerprint(st.Signer.Cert))
+		}
+		for _, c := range st.Trusted {
+			if st.Next == nil && !c.Equal(st.Signer.Cert) && !expired(c, now) {
+				out = append(out, Fingerprint(c))
+			}
+		}
+		return out, nil
+	}
 }
 
 // phaseOf is the phase that the Secret is in.

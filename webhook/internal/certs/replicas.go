@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,6 +31,9 @@ const (
 // errNoSlices is that there is nothing that says which replicas there are.
 var errNoSlices = errors.New("the Service of the replicas has no EndpointSlices; without it nobody knows which replicas there are")
 
+// errNoAddresses is that nobody was asked, which proves nothing.
+var errNoAddresses = fmt.Errorf("the EndpointSlices of the replicas name no address with a port named %s", strings.Join(tlsPorts, " or "))
+
 // Replicas are the addresses of a Service that do not serve a certificate of a CA. Its
 // EndpointSlices name all of them, ready or not.
 func Replicas(slicesOf discoveryv1client.EndpointSliceInterface, service string) Lacks {
@@ -41,7 +45,11 @@ func Replicas(slicesOf discoveryv1client.EndpointSliceInterface, service string)
 		if len(list.Items) == 0 {
 			return nil, errNoSlices
 		}
-		return lackingLeaf(ctx, addressesOf(list.Items), ca), nil
+		addresses := addressesOf(list.Items)
+		if len(addresses) == 0 {
+			return nil, errNoAddresses
+		}
+		return lackingLeaf(ctx, addresses, ca), nil
 	}
 }
 

@@ -85,7 +85,8 @@ func TestReplicas(t *testing.T) {
 		"one does not answer":                   {[]*discoveryv1.EndpointSlice{slice(name, host, map[string]int32{"https": int32(closed)})}, []string{" does not answer ("}, false},
 		"other ports":                           {[]*discoveryv1.EndpointSlice{slice(name, host, map[string]int32{"https": ofB, "metrics": ofA, "probes": int32(closed)})}, nil, false},
 		"another Service":                       {[]*discoveryv1.EndpointSlice{slice(name, host, map[string]int32{"https": ofB}), slice("other", host, map[string]int32{"https": ofA})}, nil, false},
-		"there are no replicas":                 {[]*discoveryv1.EndpointSlice{slice(name, "", nil)}, nil, false},
+		"there are no replicas":                 {[]*discoveryv1.EndpointSlice{slice(name, "", nil)}, nil, true},
+		"none of the ports is known":            {[]*discoveryv1.EndpointSlice{slice(name, host, map[string]int32{"web": ofA})}, nil, true},
 		"nobody says which replicas there are":  {nil, nil, true},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -95,7 +95,7 @@ func (r *Rotation) take(ctx context.Context, secret *corev1.Secret, st *State, s
 	var made *Authority
 	if step.Action == Add {
 		var err error
-		if made, err = NewAuthority(r.now(), r.Lives.CA); err != nil {
+		if made, err = NewAuthority(r.now(), r.Lives.CA, st.Signer); err != nil {
 			return err
 		}
 	}
@@ -132,6 +132,7 @@ func (r *Rotation) facts(ctx context.Context, st *State) Facts {
 	case Serving:
 		f.Served = r.proof(ctx, "served", st.Signer.Cert, r.Served, held)
 	}
+	f.Lapsed = r.proof(ctx, "lapsed", st.Signer.Cert, lapsed(st, r.now()), held)
 	r.held = held
 	return f
 }

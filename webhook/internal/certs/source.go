@@ -242,7 +242,7 @@ func (s *Source) since(secret *corev1.Secret, found Found) time.Duration {
 func (s *Source) mend(ctx context.Context, secret *corev1.Secret, what Remedy) (*State, error) {
 	st := s.last
 	if what == Make {
-		a, err := NewAuthority(s.now(), s.Lives.CA)
+		a, err := NewAuthority(s.now(), s.Lives.CA, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -273,7 +273,7 @@ func (s *Source) renew(ctx context.Context) (waits bool, err error) {
 	case has == nil:
 	case !has.ca.Equal(signer.Cert):
 		trusted, who := s.trusts(ctx, signer.Cert)
-		if !adopts(true, has.leaf.Leaf.NotAfter, now, trusted) {
+		if !adopts(has.leaf.Leaf, signer.Cert, now, trusted) {
 			if what := "untrusted " + Fingerprint(signer.Cert); s.toldRenewal != what {
 				s.toldRenewal = what
 				s.Log.Info("the CA is another one, which registrations do not trust yet; the former certificate is served on", "fingerprint", Fingerprint(signer.Cert), "missing", who)

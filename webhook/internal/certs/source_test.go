@@ -56,21 +56,32 @@ func TestRemedy(t *testing.T) {
 
 func TestAdopts(t *testing.T) {
 	t.Parallel()
+	ca, ahead := newCA(t, day0), newCA(t, day0.Add(2000*day))
+	leaf := func(of *Authority, at time.Time, life time.Duration) *x509.Certificate {
+		l, err := of.Leaf(at, life, []string{"localhost"})
+		must(t, err)
+		return l.Leaf
+	}
+	lives, old, early := leaf(ca, day0, 2*time.Hour), leaf(ca, day0, time.Hour), leaf(ahead, day0, time.Hour)
+	now := day0.Add(time.Hour)
 	for name, c := range map[string]struct {
-		serves  bool
-		expires time.Duration
+		former  *x509.Certificate
+		next    *Authority
 		trusted Answer
 		want    bool
 	}{
-		"the first certificate":                  {false, 0, Unknown, true},
-		"the first one, whom nobody trusts yet":  {false, 0, No, true},
-		"registrations trust the CA":             {true, time.Hour, Yes, true},
-		"they do not":                            {true, time.Hour, No, false},
-		"it is not known":                        {true, time.Hour, Unknown, false},
-		"they do not, and the former one is old": {true, 0, No, true},
-		"not known, and the former one is old":   {true, -time.Hour, Unknown, true},
+		"the first certificate":                              {nil, ca, Unknown, true},
+		"the first one, whom nobody trusts yet":              {nil, ca, No, true},
+		"registrations trust the CA":                         {lives, ca, Yes, true},
+		"they do not":                                        {lives, ca, No, false},
+		"it is not known":                                    {lives, ca, Unknown, false},
+		"they do not, and the former one is old":             {old, ca, No, true},
+		"not known, and the former one is old":               {old, ca, Unknown, true},
+		"they do not, and the former one is not valid yet":   {early, ca, No, true},
+		"they trust the CA, which is not valid yet":          {lives, ahead, Yes, false},
+		"the CA is not valid yet, and the former one is old": {old, ahead, Yes, true},
 	} {
-		if got := adopts(c.serves, day0.Add(c.expires), day0, c.trusted); got != c.want {
+		if got := adopts(c.former, c.next.Cert, now, c.trusted); got != c.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}

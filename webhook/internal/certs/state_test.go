@@ -185,7 +185,7 @@ func verified(t testing.TB, leaf *x509.Certificate, ca *Authority, at time.Time)
 
 // FuzzParse: whatever a Secret has, it is read or refused.
 func FuzzParse(f *testing.F) {
-	a, err := NewAuthority(day0, usual.CA)
+	a, err := NewAuthority(day0, usual.CA, nil)
 	must(f, err)
 	f.Add(a.certPEM, a.keyPEM, a.certPEM, a.certPEM, a.keyPEM, "a,b")
 	f.Add([]byte("x"), []byte(""), []byte("-----BEGIN CERTIFICATE-----"), []byte(nil), []byte("\x00"), ",,")

@@ -23,7 +23,7 @@ var usual = Lives{CA: DefaultCALife, Leaf: DefaultLeafLife, Settle: DefaultSettl
 
 func newCA(t testing.TB, at time.Time) *Authority {
 	t.Helper()
-	a, err := NewAuthority(at, usual.CA)
+	a, err := NewAuthority(at, usual.CA, nil)
 	must(t, err)
 	return a
 }

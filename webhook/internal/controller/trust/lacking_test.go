@@ -18,11 +18,11 @@ import (
 
 func TestLacking(t *testing.T) {
 	t.Parallel()
-	a, err := certs.NewAuthority(time.Now(), time.Hour)
+	a, err := certs.NewAuthority(time.Now(), time.Hour, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := certs.NewAuthority(time.Now(), time.Hour)
+	b, err := certs.NewAuthority(time.Now(), time.Hour, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
