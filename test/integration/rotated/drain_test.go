@@ -63,6 +63,7 @@ func TestP18_ARollOut(t *testing.T) {
 	t.Parallel()
 	for name, http2 := range map[string]bool{"HTTP/2, over which the API server has one connection": true, "HTTP/1.1": false} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ctx := stack.TestContext(t)
 			e := &endpoints{replicas: map[*stack.Process]bool{}}
 			for _, s := range []**service{&e.admission, &e.reports} {

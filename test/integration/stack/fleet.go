@@ -2,6 +2,7 @@ package stack
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -30,6 +31,8 @@ import (
 // and have no process each, so that there can be many.
 type Fleet struct {
 	Namespace string
+	// Collector is where reports go; empty for any replica that is ready.
+	Collector string
 	s         *Stack
 	members   []*member
 	trust     *tls.Config
@@ -169,7 +172,7 @@ func (f *Fleet) Report(ctx context.Context, i int, state report.State) error {
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+f.s.CollectorAddress()+report.Path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+cmp.Or(f.Collector, f.s.CollectorAddress())+report.Path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
