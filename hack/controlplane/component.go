@@ -125,9 +125,11 @@ func (c *component) launch(flags []string) error {
 func groupOfItsOwn() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 // componentEnv keeps variables such as ETCD_NAME or KUBECONFIG away from the
-// components, which would heed them.
+// components, which would heed them. Unless GOGC says otherwise they collect
+// garbage less often than usual: with few objects, it took an eighth of a
+// kube-apiserver's time.
 func componentEnv() []string {
-	var env []string
+	env := []string{"GOGC=400"}
 	for _, name := range []string{"PATH", "HOME", "TMPDIR", "TZ", "GODEBUG", "GOMAXPROCS", "GOMEMLIMIT", "GOGC"} {
 		if value, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+value)
