@@ -23,6 +23,12 @@
 // NetworkPolicy; volumes are folders of one node; pause is written in Go; CoreDNS has the plug-ins
 // that kubeadm configures, and no others.
 //
+// # Images in the nodes
+//
+// "load" takes archives. "pull" takes names: what the engine does not have it pulls, for a minute
+// at most, and says by an exit code of its own (4) that it cannot, so that whoever asked may build
+// something instead; package choice does that. Nodes import what is of their platform.
+//
 // # What is kept, and what is not
 //
 // The cache (belay/kind in the user's cache directory) has binaries, the root file system, and

@@ -222,6 +222,9 @@ func (k *kind) startEngine(ctx context.Context, short bool) error {
 	if err := k.save(); err != nil {
 		return err
 	}
+	if err := inheritNothing(); err != nil {
+		return err
+	}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -239,6 +242,21 @@ func (k *kind) startEngine(ctx context.Context, short bool) error {
 		}
 		return nil
 	})
+}
+
+// inheritNothing keeps from the commands that are started what this process was given beside its
+// standard streams: "flock FILE make kind-up" would hold the lock for as long as the engine lives.
+func inheritNothing() error {
+	given, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return err
+	}
+	for _, entry := range given {
+		if fd, err := strconv.Atoi(entry.Name()); err == nil && fd > 2 {
+			syscall.CloseOnExec(fd)
+		}
+	}
+	return nil
 }
 
 // stopEngine ends the engine that was started here, if one was.

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -22,6 +23,7 @@ func TestExitCodes(t *testing.T) {
 		"done":      {nil, 0, ""},
 		"misused":   {usageError("no command \"x\""), 2, "help"},
 		"no engine": {noEngineError{errors.New("start docker")}, 3, "start docker"},
+		"no image":  {notPulledError{errors.New("manifest unknown")}, 4, "manifest unknown"},
 		"failed":    {errors.New("it broke"), 1, "it broke"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -38,6 +40,7 @@ func TestUsage(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	for name, args := range map[string][]string{
 		"no such command": {"uup"}, "no such flag": {"up", "--colour=x"}, "an argument too many": {"up", "x"}, "no such node image": {"up", "--node-image=latest"}, "nothing to load": {"load"},
+		"nothing to pull": {"pull"}, "no such time": {"pull", "--timeout=soon", "x"}, "another command's flag": {"load", "--timeout=1s", "x"},
 	} {
 		var out bytes.Buffer
 		err := run(t.Context(), args, &out, &out)
@@ -189,6 +192,37 @@ func TestEventuallyGivesUp(t *testing.T) {
 		return nil
 	}); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestWhatIsStartedInheritsNothing(t *testing.T) {
+	t.Parallel()
+	file, err := os.Create(filepath.Join(t.TempDir(), "lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	// A copy is handed on, which what Go opens itself is not.
+	given, err := syscall.Dup(int(file.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(given)
+	inherited := func() bool {
+		out, err := exec.CommandContext(t.Context(), "ls", "-l", "/proc/self/fd").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return strings.Contains(string(out), file.Name())
+	}
+	if !inherited() {
+		t.Error("a copy is not handed on, so that this test shows nothing")
+	}
+	if err := inheritNothing(); err != nil {
+		t.Fatal(err)
+	}
+	if inherited() {
+		t.Error("a command inherits what this process was given")
 	}
 }
 

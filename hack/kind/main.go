@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/belay-dev/belay/hack/kind/choice"
 )
 
 const usage = `kind runs a Kubernetes cluster with real kubelets in containers: one control
@@ -23,6 +25,7 @@ Usage: go run ./hack/kind COMMAND [flags]
   up          make the cluster, with all that it takes, unless it is there
   down        remove it, and what was started for it; images stay for the next time
   load FILE…  load image archives (docker save) into the nodes
+  pull IMAGE… load images into the nodes; the engine pulls those that it does not have
   docker …    the docker client, talking to the cluster's engine
   kubeconfig  print the path of its kubeconfig
   path        print the folder with kubectl and kind
@@ -33,7 +36,8 @@ kubectl is told by KUBECONFIG, which "up" prints last; ~/.kube/config is not tou
 The first "up" may compile Kubernetes and its runtime: 15 minutes on two cores.
 Later ones take about half a minute.
 
-Exit codes: 1 it failed, 2 usage, 3 there is no container engine, and none can be had.
+Exit codes: 1 it failed, 2 usage, 3 there is no container engine, and none can be had,
+4 an image of "pull" is not here and cannot be pulled.
 `
 
 // A kind is one cluster with its cache.
@@ -45,6 +49,8 @@ type kind struct {
 	from  string // auto, official, built: the node image
 	out   io.Writer
 	state state
+	// patience is how long pull waits for registries, all images together.
+	patience time.Duration
 }
 
 func (k *kind) say(line string) { fmt.Fprintln(k.tools.log, "    "+line) }
@@ -65,6 +71,7 @@ func main() {
 func exitCode(err error, stderr io.Writer) int {
 	_, misused := errors.AsType[usageError](err)
 	_, without := errors.AsType[noEngineError](err)
+	_, notPulled := errors.AsType[notPulledError](err)
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return 0
@@ -74,6 +81,9 @@ func exitCode(err error, stderr io.Writer) int {
 	case without:
 		fmt.Fprintf(stderr, "kind: %v\n", err)
 		return 3
+	case notPulled:
+		fmt.Fprintf(stderr, "kind: %v\n", err)
+		return choice.NotPulled
 	default:
 		fmt.Fprintf(stderr, "kind: %v\n", err)
 		return 1
@@ -93,6 +103,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 		"up":         {"Makes the cluster, unless it is there. The last line on standard output is its kubeconfig.", (*kind).up, false},
 		"down":       {"Removes the cluster, the engine that was started for it, and what kubelets changed for the whole machine.", (*kind).down, false},
 		"load":       {"Loads image archives, as docker save writes them, into every node.", (*kind).loadImages, true},
+		"pull":       {"Has the engine pull the images that it does not have, and loads all of them into every node. Exit code 4: one is not here and cannot be pulled, and none is loaded.", (*kind).pull, true},
 		"docker":     {"Runs the docker client against the engine of the cluster.", (*kind).docker, true},
 		"kubeconfig": {"Prints the path of the cluster's kubeconfig.", (*kind).printKubeconfig, false},
 		"path":       {"Prints the folder with kubectl and kind.", (*kind).path, false},
@@ -120,6 +131,9 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 		fs.StringVar(&k.name, "name", k.name, "name of the cluster")
 		if name == "up" {
 			fs.StringVar(&k.from, "node-image", k.from, "auto: kind's own if it is here or can be pulled, else one built from source; official; built")
+		}
+		if name == "pull" {
+			fs.DurationVar(&k.patience, "timeout", k.patience, "how long to wait for registries, all images together")
 		}
 		if err := fs.Parse(args); err != nil {
 			if errors.Is(err, flag.ErrHelp) {
@@ -151,7 +165,7 @@ func newKind(out, log io.Writer) (*kind, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finding the user's cache directory: %w", err)
 	}
-	k := &kind{tools: &tools{log: log}, cache: filepath.Join(dir, "belay", "kind"), name: "belay", from: "auto", out: out}
+	k := &kind{tools: &tools{log: log}, cache: filepath.Join(dir, "belay", "kind"), name: "belay", from: "auto", out: out, patience: pullTimeout}
 	if err := os.MkdirAll(k.cache, 0o755); err != nil {
 		return nil, err
 	}

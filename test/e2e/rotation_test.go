@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/belay-dev/belay/hack/images/archive"
+	"github.com/belay-dev/belay/hack/kind/choice"
 	"github.com/belay-dev/belay/test/integration/stack"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
@@ -155,7 +157,7 @@ func (c *cluster) trusts(ctx context.Context, secret string, before ...*x509.Cer
 func certManager(t *testing.T) {
 	ctx, ns := begin(t, "cert-manager", v1alpha1.ModeEnforce)
 	start := time.Now()
-	if err := c.installCertManager(ctx); err != nil {
+	if err := c.installCertManager(ctx, t); err != nil {
 		c.collect(ctx, t.Name(), ns)
 		t.Fatal(err)
 	}
@@ -200,16 +202,72 @@ func certManager(t *testing.T) {
 	l.table(t, nil)
 }
 
-// installCertManager builds cert-manager's controllers from their module, and runs them.
-func (c *cluster) installCertManager(ctx context.Context) error {
+// installCertManager runs cert-manager's controllers: those of the released images, or built from
+// their module. BELAY_E2E_CERT_MANAGER says which: auto (the default), released or built.
+func (c *cluster) installCertManager(ctx context.Context, t *testing.T) error {
 	binary, err := c.static(ctx, "hack/kind/certmanager", ".")
 	if err != nil {
 		return err
 	}
-	manifests, err := c.run(ctx, nil, binary, "manifests")
+	version, err := c.run(ctx, nil, binary, "version")
 	if err != nil {
 		return err
 	}
+	released, err := c.run(ctx, nil, binary, "images")
+	if err != nil {
+		return err
+	}
+	from, err := choice.Choose(os.Getenv("BELAY_E2E_CERT_MANAGER"), func() error {
+		progress("released images of cert-manager %s", version)
+		return c.pull(ctx, strings.Fields(released)...)
+	})
+	if err != nil {
+		return fmt.Errorf("BELAY_E2E_CERT_MANAGER: %w", err)
+	}
+	args := []string{"manifests"}
+	switch from {
+	case choice.Released:
+		args = append(args, "--released")
+		progress("cert-manager %s: the released images", version)
+		stack.Report(t, "e2e: cert-manager %s: the released images of controller and cainjector", version)
+	case choice.Built:
+		progress("cert-manager %s: built from its module", version)
+		stack.Report(t, "e2e: cert-manager %s: built from its module, no released image", version)
+	}
+	manifests, err := c.run(ctx, nil, binary, args...)
+	if err != nil {
+		return err
+	}
+	if from == choice.Built {
+		if err := c.loadCertManager(ctx, binary, manifests); err != nil {
+			return err
+		}
+	}
+	kubectl := filepath.Join(c.bin, "kubectl")
+	if _, err := c.run(ctx, []byte(manifests), kubectl, "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {
+		return err
+	}
+	for _, name := range []string{"cert-manager", "cert-manager-cainjector"} {
+		// Available may be the one of before, which had other images.
+		if _, err := c.kubectl(ctx, "--namespace", "cert-manager", "rollout", "status", "deployment/"+name, "--timeout=180s"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pull has the nodes have images, and shows how it goes: it may take a minute.
+func (c *cluster) pull(ctx context.Context, images ...string) error {
+	cmd := exec.CommandContext(ctx, c.kind, append([]string{"pull"}, images...)...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = c.root, os.Stdout, os.Stdout
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(cmd.Args, " "), err)
+	}
+	return nil
+}
+
+// loadCertManager loads the image that the manifests name.
+func (c *cluster) loadCertManager(ctx context.Context, binary, manifests string) error {
 	image := ""
 	for line := range strings.Lines(manifests) {
 		if _, name, found := strings.Cut(strings.TrimSpace(line), "image: "); found {
@@ -223,15 +281,7 @@ func (c *cluster) installCertManager(ctx context.Context) error {
 	if _, err := c.run(ctx, nil, c.kind, "load", file); err != nil {
 		return err
 	}
-	if err := os.Remove(file); err != nil {
-		return err
-	}
-	kubectl := filepath.Join(c.bin, "kubectl")
-	if _, err := c.run(ctx, []byte(manifests), kubectl, "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {
-		return err
-	}
-	_, err = c.kubectl(ctx, "--namespace", "cert-manager", "wait", "deployment", "--all", "--for=condition=Available", "--timeout=180s")
-	return err
+	return os.Remove(file)
 }
 
 // renew has cert-manager issue a certificate anew, as "cmctl renew" does, and waits for it.

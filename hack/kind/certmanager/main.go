@@ -17,13 +17,15 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-const usage = `certmanager runs cert-manager's own controllers where its images cannot be pulled.
+const usage = `certmanager runs cert-manager's own controllers where its images cannot be pulled,
+and prints what installs these images where they can.
 
 Usage: certmanager COMMAND [flags]
 
   controller   issue and renew certificates (selfSigned and ca issuers)
   cainjector   put CAs into webhook configurations
   manifests    print what installs both, for "kubectl apply --server-side -f -"
+  images       print the names of the release's images, of the controller and of cainjector
   version      print the version of cert-manager
   help         this text; "certmanager COMMAND --help" explains the flags
 
@@ -31,6 +33,9 @@ Examples:
 
   # into a cluster whose nodes have the image
   certmanager manifests | kubectl apply --server-side -f -
+
+  # the release, into a cluster whose nodes have or can pull its images
+  certmanager manifests --released | kubectl apply --server-side -f -
 
   # beside a cluster, from a terminal each
   certmanager controller --kubeconfig FILE
@@ -72,7 +77,7 @@ func run(args []string, stdout io.Writer) error {
 		var o controllerOptions
 		fs := newFlags(name, stdout)
 		fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` of the cluster to work on (default the one this runs in)")
-		fs.StringVar(&o.namespace, "cluster-resource-namespace", "cert-manager", "`namespace` of the Secrets of ClusterIssuers")
+		fs.StringVar(&o.namespace, "cluster-resource-namespace", namespace, "`namespace` of the Secrets of ClusterIssuers")
 		fs.StringVar(&o.health, "health-address", "", "answer /livez on this `host:port`")
 		verbosity := verbosityFlag(fs)
 		if err := parse(fs, args); err != nil {
@@ -101,11 +106,32 @@ func run(args []string, stdout io.Writer) error {
 		o := manifestOptions{image: defaultImage(moduleVersion())}
 		fs := newFlags(name, stdout)
 		fs.StringVar(&o.image, "image", o.image, "`name` of the image with this binary")
-		fs.StringVar(&o.module, "module", "", "`folder` of the module "+module+" (default the go command's module cache)")
+		fs.BoolVar(&o.released, "released", false, "the release's own images and commands, in place of --image")
+		moduleFlag(fs, &o.module)
 		if err := parse(fs, args); err != nil {
 			return err
 		}
+		if o.released && o.image != defaultImage(moduleVersion()) {
+			return usageError("manifests: --released names its images itself; leave out --image")
+		}
 		return writeManifests(ctx, stdout, o)
+	case "images":
+		var folder string
+		fs := newFlags(name, stdout)
+		moduleFlag(fs, &folder)
+		if err := parse(fs, args); err != nil {
+			return err
+		}
+		folder, err := folderOr(ctx, folder)
+		if err != nil {
+			return err
+		}
+		named, err := releasedImages(folder, moduleVersion())
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(stdout, "%s\n%s\n", named.controller, named.cainjector)
+		return nil
 	case "version":
 		fmt.Fprintln(stdout, moduleVersion())
 		return nil
@@ -126,6 +152,10 @@ func newFlags(name string, stdout io.Writer) *flag.FlagSet {
 		fs.SetOutput(io.Discard)
 	}
 	return fs
+}
+
+func moduleFlag(fs *flag.FlagSet, folder *string) {
+	fs.StringVar(folder, "module", "", "`folder` of the module "+module+" (default the go command's module cache)")
 }
 
 // verbosityFlag defaults to what the release's chart says.

@@ -10,9 +10,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/template"
+
+	"github.com/cert-manager/cert-manager/pkg/controller/cainjector"
 )
+
+// namespace is where manifests.yaml puts everything.
+const namespace = "cert-manager"
 
 // installation is everything but the CustomResourceDefinitions.
 //
@@ -20,8 +26,32 @@ import (
 var installation string
 
 type manifestOptions struct {
-	image  string
-	module string
+	image    string // with this binary
+	module   string
+	released bool // the release's images and commands, in place of image
+}
+
+// installed is what manifests.yaml is about.
+type installed struct {
+	Released               bool
+	Controller, CAInjector workload
+}
+
+// A workload is one container.
+type workload struct {
+	Image string
+	Args  list
+}
+
+// list prints itself as a list of YAML.
+type list []string
+
+func (l list) String() string {
+	content, err := json.Marshal([]string(l))
+	if err != nil {
+		return err.Error() // strings have no error
+	}
+	return string(content)
 }
 
 func defaultImage(version string) string { return "localhost/belay-certmanager:" + version }
@@ -29,18 +59,16 @@ func defaultImage(version string) string { return "localhost/belay-certmanager:"
 // writeManifests writes the CustomResourceDefinitions of the module and what
 // runs the image, as one stream of YAML.
 func writeManifests(ctx context.Context, w io.Writer, o manifestOptions) error {
-	if o.module == "" {
-		var err error
-		if o.module, err = moduleFolder(ctx, moduleVersion()); err != nil {
-			return err
-		}
+	folder, err := folderOr(ctx, o.module)
+	if err != nil {
+		return err
 	}
-	files, err := filepath.Glob(filepath.Join(o.module, "deploy", "crds", "*.yaml"))
+	files, err := filepath.Glob(filepath.Join(folder, "deploy", "crds", "*.yaml"))
 	if err != nil {
 		return err
 	}
 	if len(files) == 0 {
-		return fmt.Errorf("%s has no deploy/crds/*.yaml; is it the folder of %s?", o.module, module)
+		return fmt.Errorf("%s has no deploy/crds/*.yaml; is it the folder of %s?", folder, module)
 	}
 	for _, file := range files {
 		content, err := os.ReadFile(file)
@@ -54,11 +82,38 @@ func writeManifests(ctx context.Context, w io.Writer, o manifestOptions) error {
 			return err
 		}
 	}
+	what := installed{Controller: workload{o.image, builtArgs("controller")}, CAInjector: workload{o.image, builtArgs("cainjector")}}
+	if o.released {
+		named, err := releasedImages(folder, moduleVersion())
+		if err != nil {
+			return err
+		}
+		forController, forCAInjector := releasedArgs()
+		what = installed{Released: true, Controller: workload{named.controller, forController}, CAInjector: workload{named.cainjector, forCAInjector}}
+	}
 	text, err := template.New("manifests.yaml").Parse(installation)
 	if err != nil {
 		return err
 	}
-	return text.Execute(w, map[string]string{"Image": o.image, "Version": moduleVersion()})
+	return text.Execute(w, what)
+}
+
+func builtArgs(command string) list { return list{command, "--health-address=:9403"} }
+
+// releasedArgs have the release's commands do what this binary does, and no more than the roles
+// allow. All else is as the release has it by default: leader election, metrics on port 9402, and
+// the controller's probe on port 9403.
+func releasedArgs() (forController, forCAInjector list) {
+	common := list{"--v=2", "--leader-election-namespace=" + namespace}
+	forController = append(slices.Clone(common), "--cluster-resource-namespace="+namespace, "--controllers="+strings.Join(controllers, ","))
+	forCAInjector = slices.Clone(common)
+	for _, kind := range []string{
+		cainjector.MutatingWebhookConfigurationName, cainjector.ValidatingWebhookConfigurationName,
+		cainjector.CustomResourceDefinitionName, cainjector.APIServiceName,
+	} {
+		forCAInjector = append(forCAInjector, fmt.Sprintf("--enable-%ss-injectable=%t", kind, injected[kind]))
+	}
+	return forController, forCAInjector
 }
 
 // moduleFolder returns where the go command keeps the module; it downloads the

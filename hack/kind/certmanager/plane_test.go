@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -38,8 +39,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// The binary on a real control plane, with the rights of its manifests: a chain
-// of issuers, renewals that are asked for and that are due, and injection.
+// releaseFolder names a folder with the commands "controller" and "cainjector" of the release, as
+// its images have them.
+const releaseFolder = "BELAY_CERT_MANAGER_RELEASE"
+
+// On a real control plane, with the rights of the manifests: a chain of issuers,
+// renewals that are asked for and that are due, and injection.
 func TestOnAControlPlane(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a control plane")
@@ -48,20 +53,45 @@ func TestOnAControlPlane(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	kubeconfig := startPlane(t)
-	c := connect(t, kubeconfig)
-	for deployment, path := range install(t, c, binary) {
-		command := strings.TrimPrefix(strings.TrimPrefix(deployment, "cert-manager"), "-")
-		if command == "" {
-			command = "controller"
+	t.Run("built", func(t *testing.T) {
+		kubeconfig := startPlane(t)
+		c := connect(t, kubeconfig)
+		for deployment, container := range install(t, c, binary) {
+			address := freeAddress(t)
+			start(t, actingAs(t, kubeconfig, deployment), binary, append(container.args, "--health-address", address)...)
+			eventually(t, deployment+" answering its probe", func(ctx context.Context) error {
+				return get(ctx, "http://"+address+container.probe)
+			})
 		}
-		address := freeAddress(t)
-		start(t, binary, command, "--kubeconfig", actingAs(t, kubeconfig, deployment), "--health-address", address)
-		eventually(t, command+" answering its probe", func(ctx context.Context) error {
-			return get(ctx, "http://"+address+path)
-		})
-	}
+		issueAndInject(t, c)
+	})
+	t.Run("released", func(t *testing.T) {
+		folder := os.Getenv(releaseFolder)
+		if folder == "" {
+			t.Skip(releaseFolder + " names no folder with the release's commands")
+		}
+		kubeconfig := startPlane(t)
+		c := connect(t, kubeconfig)
+		for deployment, container := range install(t, c, binary, "--released") {
+			account := actingAs(t, kubeconfig, deployment)
+			// Both serve metrics on one port, as each has a Pod to itself.
+			args := append(slices.Clone(container.args), "--metrics-listen-address", freeAddress(t))
+			if container.probe == "" {
+				start(t, account, filepath.Join(folder, "cainjector"), args...)
+				continue
+			}
+			address := freeAddress(t)
+			start(t, account, filepath.Join(folder, "controller"), append(args, "--internal-healthz-listen-address", address)...)
+			eventually(t, deployment+" answering its probe", func(ctx context.Context) error {
+				return get(ctx, "http://"+address+container.probe)
+			})
+		}
+		issueAndInject(t, c)
+	})
+}
 
+func issueAndInject(t *testing.T, c client.Client) {
+	t.Helper()
 	const ns = "tls"
 	create(t, c, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
 	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: ns, Name: name} }
@@ -280,26 +310,18 @@ func connect(t *testing.T, kubeconfig string) client.Client {
 }
 
 // install applies what "manifests" prints as "kubectl apply --server-side"
-// does, and waits until the API is served. It returns the paths of the probes of
-// the Deployments, which have the names of their service accounts.
-func install(t *testing.T, c client.Client, binary string) map[string]string {
+// does, and waits until the API is served. It returns the containers of the
+// Deployments, which have the names of their service accounts.
+func install(t *testing.T, c client.Client, binary string, args ...string) map[string]container {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), binary, "manifests")
+	command := exec.CommandContext(t.Context(), binary, append([]string{"manifests"}, args...)...)
 	command.Stderr = os.Stderr
 	out, err := command.Output()
 	if err != nil {
 		t.Fatalf("manifests: %v", err)
 	}
-	probes := map[string]string{}
-	for _, object := range objects(t, out) {
-		containers, _, _ := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
-		for _, container := range containers {
-			path, _, err := unstructured.NestedString(container.(map[string]any), "livenessProbe", "httpGet", "path")
-			if err != nil {
-				t.Fatal(err)
-			}
-			probes[object.GetName()] = path
-		}
+	all := objects(t, out)
+	for _, object := range all {
 		if err := c.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(object), client.FieldOwner("test")); err != nil {
 			t.Fatalf("applying %s %q: %v", object.GetKind(), object.GetName(), err)
 		}
@@ -311,7 +333,28 @@ func install(t *testing.T, c client.Client, binary string) map[string]string {
 		}
 		return errors.Join(err, c.List(ctx, &cmapi.IssuerList{}), c.List(ctx, &cmapi.ClusterIssuerList{}), c.List(ctx, &cmapi.CertificateRequestList{}))
 	})
-	return probes
+	return containers(all)
+}
+
+// A container is the only one of a Deployment.
+type container struct {
+	args  []string
+	probe string // path; empty if there is none
+}
+
+// containers are those of the Deployments among the objects.
+func containers(objects []*unstructured.Unstructured) map[string]container {
+	out := map[string]container{}
+	for _, object := range objects {
+		all, _, _ := unstructured.NestedSlice(object.Object, "spec", "template", "spec", "containers")
+		for _, each := range all {
+			var c container
+			c.args, _, _ = unstructured.NestedStringSlice(each.(map[string]any), "args")
+			c.probe, _, _ = unstructured.NestedString(each.(map[string]any), "livenessProbe", "httpGet", "path")
+			out[object.GetName()] = c
+		}
+	}
+	return out
 }
 
 func freeAddress(t *testing.T) string {
@@ -378,9 +421,12 @@ func actingAs(t *testing.T, kubeconfig, account string) string {
 
 // start runs the binary for as long as the test, and shows its log when the
 // test failed. That it was refused anything is a failure.
-func start(t *testing.T, binary string, args ...string) {
+func start(t *testing.T, kubeconfig, binary string, args ...string) {
 	t.Helper()
-	command := exec.Command(binary, args...)
+	name := filepath.Base(binary) + " " + args[0]
+	command := exec.Command(binary, append(args, "--kubeconfig", kubeconfig)...)
+	// The release's cainjector has the flag, and reads this.
+	command.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
 	log := &safeBuffer{}
 	command.Stderr = log
 	if err := command.Start(); err != nil {
@@ -390,23 +436,23 @@ func start(t *testing.T, binary string, args ...string) {
 	go func() { ended <- command.Wait() }()
 	t.Cleanup(func() {
 		if err := command.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Errorf("%s had ended before the test: %v", args[0], err)
+			t.Errorf("%s had ended before the test: %v", name, err)
 		}
 		select {
 		case err := <-ended:
 			if err != nil {
-				t.Errorf("%s ended with %v", args[0], err)
+				t.Errorf("%s ended with %v", name, err)
 			}
 		case <-time.After(30 * time.Second):
-			t.Errorf("%s does not end: %v", args[0], errors.Join(command.Process.Kill(), <-ended))
+			t.Errorf("%s does not end: %v", name, errors.Join(command.Process.Kill(), <-ended))
 		}
 		for line := range strings.Lines(log.String()) {
 			if strings.Contains(line, "forbidden") {
-				t.Errorf("%s lacks a right: %s", args[0], line)
+				t.Errorf("%s lacks a right: %s", name, line)
 			}
 		}
 		if t.Failed() {
-			t.Logf("log of %s:\n%s", args[0], log.String())
+			t.Logf("log of %s:\n%s", name, log.String())
 		}
 	})
 }
