@@ -140,8 +140,7 @@ func TestEachAlertFiresWhenItIsTrueAndNotOtherwise(t *testing.T) {
 		"somebody changed a registration once": {
 			series: []string{`belay_registration_writes_total{namespace="belay-system", pod="c-1", kind="MutatingWebhookConfiguration", result="held"} 1x60 2x120`},
 		},
-		// The queue of belay-controller goes up to 1000 s between two attempts: sixteen
-		// minutes, and seventeen.
+		// With attempts that somebody slows down to one in sixteen minutes, and in seventeen.
 		"the API server refuses a registration": {
 			series: []string{`belay_registration_writes_total{namespace="belay-system", pod="c-1", kind="MutatingWebhookConfiguration", result="error"} 1x10 15x3 16x5 17x11 18x17 19x16 20x17 21x17 22x16 23x17 24x51`},
 			fires:  map[string]string{"BelayRegistrationContested: The MutatingWebhookConfiguration of belay cannot be kept as policies want it (error).": "30-147"},
