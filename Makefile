@@ -25,7 +25,7 @@ DOCKER ?= docker
 RACE := $(if $(shell command -v gcc || command -v cc),-race)
 
 # Go modules that are no part of the root module, and tested on their own.
-MODULES := hack/alerts hack/controlplane hack/kind/certmanager
+MODULES := hack/alerts hack/controlplane hack/kind/certmanager hack/kind/networkpolicies
 GO_DIRS := $(wildcard cmd webhook sidecar test hack)
 
 say = @printf '\033[1m==> %s\033[0m\n' "$(1)"

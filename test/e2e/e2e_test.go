@@ -13,12 +13,13 @@ func TestStories(t *testing.T) {
 	t.Run("Sidecars", sidecars)
 }
 
-func TestLatency(t *testing.T)      { latency(t) }
-func TestNoLostCalls(t *testing.T)  { noLostCalls(t) }
-func TestRotation(t *testing.T)     { rotation(t) }
-func TestRepairs(t *testing.T)      { repairs(t) }
-func TestScaledToZero(t *testing.T) { scaledToZero(t) }
-func TestBootstrap(t *testing.T)    { bootstrap(t) }
-func TestCertManager(t *testing.T)  { certManager(t) }
-func TestUninstall(t *testing.T)    { uninstall(t) }
-func TestHelm(t *testing.T)         { helm(t) }
+func TestLatency(t *testing.T)         { latency(t) }
+func TestNoLostCalls(t *testing.T)     { noLostCalls(t) }
+func TestRotation(t *testing.T)        { rotation(t) }
+func TestRepairs(t *testing.T)         { repairs(t) }
+func TestNetworkPolicies(t *testing.T) { networkPolicies(t) }
+func TestScaledToZero(t *testing.T)    { scaledToZero(t) }
+func TestBootstrap(t *testing.T)       { bootstrap(t) }
+func TestCertManager(t *testing.T)     { certManager(t) }
+func TestUninstall(t *testing.T)       { uninstall(t) }
+func TestHelm(t *testing.T)            { helm(t) }

@@ -28,6 +28,10 @@ const (
 func noLostCalls(t *testing.T) {
 	ctx, ns := begin(t, "lossless", v1alpha1.ModeEnforce)
 	guard(ctx, t)
+	// Which replica is the busiest is read through the API server, which belongs to a node.
+	if err := c.letNodes(ctx, "belay-metrics", 0); err != nil {
+		t.Fatal(err)
+	}
 	l := startLoad(ctx, t, ns)
 	l.rest(ctx, 5*time.Second)
 	l.during(ctx, t, phaseRollOut, func() error {

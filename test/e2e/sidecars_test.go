@@ -127,6 +127,9 @@ func bothReady(ctx context.Context, p *corev1.Pod) error {
 // other's way; without it they find no collector, which a warning says, and the Pod runs.
 func hostNetwork(t *testing.T) {
 	ctx, ns := begin(t, "c03", v1alpha1.ModeEnforce)
+	if err := c.letNodes(ctx, "belay-webhook", 1); err != nil {
+		t.Fatal(err)
+	}
 	for name, policy := range map[string]corev1.DNSPolicy{"one": corev1.DNSClusterFirstWithHostNet, "two": corev1.DNSClusterFirstWithHostNet, "three": corev1.DNSClusterFirst} {
 		p := witnessed(ns, name)
 		p.Spec.NodeName, p.Spec.HostNetwork, p.Spec.DNSPolicy = "belay-worker2", true, policy
