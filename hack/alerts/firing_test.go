@@ -51,6 +51,8 @@ var healthy = []string{
 	`belay_admission_duration_seconds_bucket{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", le="2.5"} 0+600x180`,
 	`belay_admission_duration_seconds_bucket{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", le="+Inf"} 0+600x180`,
 	`belay_registration_writes_total{namespace="belay-system", pod="c-1", kind="MutatingWebhookConfiguration", result="ok"} 1+1x180`,
+	`belay_registration_entries{namespace="belay-system", pod="w-1", trust="trusted"} 4x180`,
+	`belay_registration_entries{namespace="belay-system", pod="w-1", trust="untrusted"} 0x180`,
 	`belay_certificate_expiry_timestamp_seconds{namespace="belay-system", pod="w-1", certificate="leaf"} 172900x180`,
 	`belay_certificate_expiry_timestamp_seconds{namespace="belay-system", pod="w-1", certificate="ca"} 10368000x180`,
 	`belay_certificate_loads_total{namespace="belay-system", pod="w-1", result="ok", reason="Renewed"} 1x60 2x120`,
@@ -144,6 +146,17 @@ func TestEachAlertFiresWhenItIsTrueAndNotOtherwise(t *testing.T) {
 		"the API server refuses a registration": {
 			series: []string{`belay_registration_writes_total{namespace="belay-system", pod="c-1", kind="MutatingWebhookConfiguration", result="error"} 1x10 15x3 16x5 17x11 18x17 19x16 20x17 21x17 22x16 23x17 24x51`},
 			fires:  map[string]string{"BelayRegistrationContested: The MutatingWebhookConfiguration of belay cannot be kept as policies want it (error).": "30-147"},
+		},
+		"an entry trusts another CA": {
+			series: []string{`belay_registration_entries{namespace="belay-system", pod="w-1", trust="untrusted"} 0x60 2x60 0x60`},
+			fires:  map[string]string{"BelayEntryUntrusted: The API server calls w-1 for some entries no more: their caBundle does not trust its certificate.": "70-123"},
+		},
+		"somebody undoes it time and again": {
+			series: []string{`belay_registration_entries{namespace="belay-system", pod="w-1", trust="untrusted"} 0x60 1x1 0x2 1x1 0x3 1x1 0x2 1x1 0x3 1x1 0x105`},
+			fires:  map[string]string{"BelayEntryUntrusted: The API server calls w-1 for some entries no more: their caBundle does not trust its certificate.": "70-78"},
+		},
+		"an entry was put right at once": {
+			series: []string{`belay_registration_entries{namespace="belay-system", pod="w-1", trust="untrusted"} 0x60 1x1 0x119`},
 		},
 		"a certificate is not renewed": {
 			series: []string{`belay_certificate_expiry_timestamp_seconds{namespace="belay-system", pod="w-1", certificate="leaf"} 90000x180`},

@@ -192,6 +192,59 @@ func TestT02_ACABundleThatIsWrong(t *testing.T) {
 	verified(ctx, t, s, ca)
 }
 
+// TestT02_AnEntryThatIsNotBelays: one in belay's domain that belay did not write stays as it is. No
+// rotation waits until it trusts the next CA, and no replica is less ready for it.
+func TestT02_AnEntryThatIsNotBelays(t *testing.T) {
+	ctx, s := turn(t)
+	before := signerOf(t, steady(ctx, t, s))
+	const name = "audit.belay.dev"
+	stranger := newPair(t)
+	registrations := s.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations()
+	changed := func(ctx context.Context, how func([]admissionregistrationv1.MutatingWebhook) []admissionregistrationv1.MutatingWebhook) {
+		stack.Eventually(ctx, t, "the registration is changed", func() error {
+			m, err := registrations.Get(ctx, v1alpha1.ConfigurationName, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			m.Webhooks = how(m.Webhooks)
+			_, err = registrations.Update(ctx, m, metav1.UpdateOptions{})
+			return err
+		})
+	}
+	stack.Cleanup(t, func(ctx context.Context) {
+		changed(ctx, func(all []admissionregistrationv1.MutatingWebhook) []admissionregistrationv1.MutatingWebhook {
+			return slices.DeleteFunc(all, func(w admissionregistrationv1.MutatingWebhook) bool { return w.Name == name })
+		})
+	})
+	changed(ctx, func(all []admissionregistrationv1.MutatingWebhook) []admissionregistrationv1.MutatingWebhook {
+		return append(all, admissionregistrationv1.MutatingWebhook{
+			Name: name, AdmissionReviewVersions: []string{"v1"}, SideEffects: new(admissionregistrationv1.SideEffectClassNone), FailurePolicy: new(admissionregistrationv1.Ignore),
+			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: new("https://audit.example.com/"), CABundle: stranger.pem},
+			Rules: []admissionregistrationv1.RuleWithOperations{{
+				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+				Rule:       admissionregistrationv1.Rule{APIGroups: []string{"example.com"}, APIVersions: []string{"v1"}, Resources: []string{"things"}},
+			}},
+		})
+	})
+	ask(ctx, t, s)
+	after := signerOf(t, steady(ctx, t, s))
+	if after.Equal(before) {
+		t.Error("the CA is the former one")
+	}
+	of(ctx, t, after, s.Webhooks()...)
+	for _, p := range s.Webhooks() {
+		answers(ctx, t, p, "/readyz", 200, "")
+		counts(ctx, t, p, `belay_registration_entries{trust="untrusted"}`, "0")
+	}
+	m, err := registrations.Get(ctx, v1alpha1.ConfigurationName, metav1.GetOptions{})
+	must(t, err)
+	if !slices.ContainsFunc(m.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool {
+		return w.Name == name && equalPEM(w.ClientConfig.CABundle, stranger.pem)
+	}) {
+		t.Error("somebody else's entry was changed")
+	}
+}
+
 // verified waits until each bundle trusts what each replica serves, and holds a CA.
 func verified(ctx context.Context, t testing.TB, s *stack.Stack, ca *x509.Certificate) {
 	t.Helper()

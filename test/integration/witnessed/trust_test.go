@@ -473,31 +473,79 @@ func rotation(ctx context.Context, t *testing.T, s *stack.Stack, ns string) {
 	injected(ctx, t, s, pod(ns, "", target.Port), client.DryRunAll)
 }
 
-// overwrite puts another CA into the registrations, and returns what they had.
-func overwrite(ctx context.Context, t *testing.T, s *stack.Stack, ca []byte) []byte {
+// overwrite puts another CA into both registrations, but for the entries of a name. It returns how
+// many there are of both, and what the first one had.
+func overwrite(ctx context.Context, t *testing.T, s *stack.Stack, ca []byte, but string) (spoilt, left int, was []byte) {
 	t.Helper()
+	put := func(name string, c *admissionregistrationv1.WebhookClientConfig) {
+		if name == but {
+			left++
+			return
+		}
+		spoilt++
+		c.CABundle = ca
+	}
+	key := client.ObjectKey{Name: v1alpha1.ConfigurationName}
 	var m admissionregistrationv1.MutatingWebhookConfiguration
-	must(t, s.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.ConfigurationName}, &m))
-	was := m.Webhooks[0].ClientConfig.CABundle
+	must(t, s.Client.Get(ctx, key, &m))
+	was = m.Webhooks[0].ClientConfig.CABundle
 	for i := range m.Webhooks {
-		m.Webhooks[i].ClientConfig.CABundle = ca
+		put(m.Webhooks[i].Name, &m.Webhooks[i].ClientConfig)
 	}
 	must(t, s.Client.Update(ctx, &m))
-	return was
+	var v admissionregistrationv1.ValidatingWebhookConfiguration
+	must(t, s.Client.Get(ctx, key, &v))
+	for i := range v.Webhooks {
+		put(v.Webhooks[i].Name, &v.Webhooks[i].ClientConfig)
+	}
+	must(t, s.Client.Update(ctx, &v))
+	return spoilt, left, was
 }
 
-// untrusted: somebody writes another CA into the registration while nobody repairs it. The
-// replicas say that they cannot be called, and are ready again when it is repaired.
+// entries waits until a replica has found so many entries that trust its certificate, and that
+// do not.
+func entries(ctx context.Context, t *testing.T, p *stack.Process, trusted, untrusted int) {
+	t.Helper()
+	stack.Eventually(ctx, t, fmt.Sprintf("%d entries trust the certificate, and %d do not", trusted, untrusted), func() error {
+		_, _ = probed(ctx, p, "/readyz") // as the kubelet does: it looks when it is asked
+		said, err := p.Metrics(ctx)
+		if err != nil {
+			return err
+		}
+		for value, n := range map[string]int{"trusted": trusted, "untrusted": untrusted} {
+			if want := fmt.Sprintf("belay_registration_entries{trust=%q} %d\n", value, n); !strings.Contains(said, want) {
+				return fmt.Errorf("no %s", want)
+			}
+		}
+		return nil
+	})
+}
+
+// untrusted: somebody writes another CA into the registrations while nobody repairs them. As long
+// as an entry is left that trusts their certificate, replicas are ready and answer for it; then
+// they say that they cannot be called, and are ready again when the registrations are repaired.
 func untrusted(ctx context.Context, t *testing.T, s *stack.Stack, ns string) {
 	w := s.Webhooks()[0]
 	answersWith(ctx, t, w, "/readyz", http.StatusOK)
 	controllers := s.Controllers()
 	must(t, controllers[len(controllers)-1].Stop())
 	other, _ := newCA(t)
-	was := overwrite(ctx, t, s, []byte(other))
+	const left = "sidecar.annotation.belay.dev"
+	spoilt, n, was := overwrite(ctx, t, s, []byte(other), left)
+	if spoilt == 0 || n == 0 {
+		t.Fatalf("%d entries, and %d of them are left", spoilt+n, n)
+	}
+	entries(ctx, t, w, n, spoilt)
+	answersWith(ctx, t, w, "/readyz", http.StatusOK)
+	if log := w.Tail(20); !strings.Contains(log, "do not trust the serving certificate") || !strings.Contains(log, "MutatingWebhookConfiguration/annotation.belay.dev") || strings.Contains(log, left) {
+		t.Errorf("the log does not tell which: %s", log)
+	}
+	injected(ctx, t, s, pod(ns, "", 1), client.DryRunAll)
+
+	overwrite(ctx, t, s, []byte(other), "")
 	within, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	answersWith(within, t, w, "/readyz/certificate", http.StatusInternalServerError, "the API server would not trust the serving certificate: x509: certificate signed by unknown authority")
+	answersWith(within, t, w, "/readyz/certificate", http.StatusInternalServerError, "the API server would not trust the serving certificate for any entry: MutatingWebhookConfiguration/", "x509: certificate signed by unknown authority")
 	answersWith(ctx, t, w, "/readyz", http.StatusInternalServerError, "[-]certificate failed", "[+]listener ok", "[+]live ok")
 	answersWith(ctx, t, w, "/livez", http.StatusOK)
 

@@ -12,39 +12,44 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/entries"
 )
 
 // Entry is how the API server is to call belay.
 type Entry struct {
+	// Kind is that of the configuration which has the entry: both may have one of its name.
+	Kind   string
 	Name   string
 	Client admissionregistrationv1.WebhookClientConfig
 }
 
 // Registered reads belay's entries of both webhook configurations. Entries that others have
-// added stay where they are, and the API server calls somebody else for them.
+// added stay where they are: belay-controller does not change them, so nothing may wait until
+// they trust belay's certificate.
 func Registered(ctx context.Context, live client.Reader) ([]Entry, error) {
+	const mutating, validating = "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"
 	var out []Entry
-	add := func(name string, c admissionregistrationv1.WebhookClientConfig) {
-		if strings.HasSuffix(name, ".belay.dev") {
-			out = append(out, Entry{name, c})
+	add := func(kind, name string, c admissionregistrationv1.WebhookClientConfig) {
+		if entries.Ours(name) {
+			out = append(out, Entry{kind, name, c})
 		}
 	}
 	key := client.ObjectKey{Name: v1alpha1.ConfigurationName}
 	var m admissionregistrationv1.MutatingWebhookConfiguration
 	if err := live.Get(ctx, key, &m); err == nil {
 		for i := range m.Webhooks {
-			add(m.Webhooks[i].Name, m.Webhooks[i].ClientConfig)
+			add(mutating, m.Webhooks[i].Name, m.Webhooks[i].ClientConfig)
 		}
 	} else if !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("reading the MutatingWebhookConfiguration: %w", err)
+		return nil, fmt.Errorf("reading the %s: %w", mutating, err)
 	}
 	var v admissionregistrationv1.ValidatingWebhookConfiguration
 	if err := live.Get(ctx, key, &v); err == nil {
 		for i := range v.Webhooks {
-			add(v.Webhooks[i].Name, v.Webhooks[i].ClientConfig)
+			add(validating, v.Webhooks[i].Name, v.Webhooks[i].ClientConfig)
 		}
 	} else if !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("reading the ValidatingWebhookConfiguration: %w", err)
+		return nil, fmt.Errorf("reading the %s: %w", validating, err)
 	}
 	return out, nil
 }
@@ -55,12 +60,12 @@ type Lacks func(ctx context.Context, ca *x509.Certificate) ([]string, error)
 // Registrations are the entries that do not trust a CA.
 func Registrations(live client.Reader) Lacks {
 	return func(ctx context.Context, ca *x509.Certificate) ([]string, error) {
-		entries, err := Registered(ctx, live)
+		all, err := Registered(ctx, live)
 		if err != nil {
 			return nil, err
 		}
 		var out []string
-		for _, e := range entries {
+		for _, e := range all {
 			if !slices.ContainsFunc(Bundle(e.Client.CABundle), ca.Equal) {
 				out = append(out, e.Name)
 			}

@@ -15,12 +15,17 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,6 +35,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/certs"
+	"github.com/belay-dev/belay/webhook/internal/metrics"
 )
 
 // authority is a CA.
@@ -107,7 +114,8 @@ func at(url string, bundle ...[]byte) clientConfig {
 	return clientConfig{URL: &url, CABundle: slices.Concat(bundle...)}
 }
 
-func TestTrusted(t *testing.T) {
+// TestOneEntry: what the API server would say, and nothing is left of belay without it.
+func TestOneEntry(t *testing.T) {
 	t.Parallel()
 	first, second := newCA(t, nil, "first"), newCA(t, nil, "second")
 	middle := newCA(t, first, "middle")
@@ -117,7 +125,7 @@ func TestTrusted(t *testing.T) {
 		return chain(first.leaf(t, func(c *x509.Certificate) { c.DNSNames = names }))
 	}
 	byIP := chain(first.leaf(t, func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv6loopback, net.IPv4(127, 0, 0, 1)} }))
-	const untrusted = "the API server would not trust the serving certificate: "
+	const untrusted = "the API server would not trust the serving certificate for any entry: MutatingWebhookConfiguration/0.owner.belay.dev: "
 	for name, c := range map[string]struct {
 		served  *tls.Certificate
 		clients []clientConfig
@@ -137,29 +145,174 @@ func TestTrusted(t *testing.T) {
 		"another CA":                                        {chain(leaf), []clientConfig{service(second.bundle())}, 0, untrusted + "x509: certificate signed by unknown authority"},
 		"the old and the new CA, with a certificate of one": {chain(leaf), []clientConfig{service(second.bundle(), first.bundle())}, 0, ""},
 		"and of the other":                                  {chain(second.leaf(t, nil)), []clientConfig{service(second.bundle(), first.bundle())}, 0, ""},
-		"no CA":                                             {chain(leaf), []clientConfig{service()}, 0, "the registration has no caBundle: the API server cannot trust any certificate"},
-		"a bundle that is none":                             {chain(leaf), []clientConfig{service([]byte("Cg=="))}, 0, "the registration has no caBundle: the API server cannot trust any certificate"},
+		"no CA":                                             {chain(leaf), []clientConfig{service()}, 0, untrusted + "its caBundle has no certificate"},
+		"a bundle that is none":                             {chain(leaf), []clientConfig{service([]byte("Cg=="))}, 0, untrusted + "its caBundle has no certificate"},
 		"a certificate that has expired":                    {chain(leaf), []clientConfig{service(first.bundle())}, 2 * time.Hour, untrusted + "x509: certificate has expired or is not yet valid"},
 		"a certificate that is not valid yet":               {chain(leaf), []clientConfig{service(first.bundle())}, -2 * time.Hour, untrusted + "x509: certificate has expired or is not yet valid"},
 		"a certificate of clients": {chain(first.leaf(t, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth} })),
 			[]clientConfig{service(first.bundle())}, 0, untrusted + "x509: certificate specifies an incompatible key usage"},
 		"with the intermediate one that it needs":    {chain(middle.leaf(t, nil), middle), []clientConfig{service(first.bundle())}, 0, ""},
 		"without the intermediate one that it needs": {chain(middle.leaf(t, nil)), []clientConfig{service(first.bundle())}, 0, untrusted + "x509: certificate signed by unknown authority"},
-		"one of several entries trusts another CA":   {chain(leaf), []clientConfig{service(first.bundle()), service(first.bundle()), service(second.bundle())}, 0, untrusted},
-		"one of several entries has no CA":           {chain(leaf), []clientConfig{service(first.bundle()), service()}, 0, "the registration has no caBundle"},
-		"one of several entries has another host":    {chain(leaf), []clientConfig{service(first.bundle()), at("https://localhost/", first.bundle())}, 0, untrusted},
 		"no certificate at all":                      {nil, []clientConfig{service(first.bundle())}, 0, "no serving certificate yet"},
 		"an empty certificate":                       {chain(), []clientConfig{service(first.bundle())}, 0, "no serving certificate yet"},
 		"a certificate that is none":                 {&tls.Certificate{Certificate: [][]byte{{1}}}, []clientConfig{service(first.bundle())}, 0, "the serving certificate cannot be read: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			err := trusted(c.served, c.clients, now.Add(c.at))
+			all := entriesOf(c.clients)
+			doubts, err := untrusting(c.served, all, now.Add(c.at))
+			if err == nil {
+				err = enough(doubts, len(all))
+			}
 			if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
 				t.Error(err)
 			}
 		})
 	}
+}
+
+// entriesOf names entries by their places.
+func entriesOf(clients []clientConfig) (out []certs.Entry) {
+	for i, c := range clients {
+		out = append(out, certs.Entry{Kind: "MutatingWebhookConfiguration", Name: strconv.Itoa(i) + v1alpha1.OwnerEntryDomain, Client: c})
+	}
+	return out
+}
+
+// TestSeveralEntries: one that trusts the certificate is enough, and the others are told.
+func TestSeveralEntries(t *testing.T) {
+	t.Parallel()
+	first, second := newCA(t, nil, "first"), newCA(t, nil, "second")
+	leaf := chain(first.leaf(t, nil))
+	good, other, none := service(first.bundle()), service(second.bundle()), service()
+	for name, c := range map[string]struct {
+		clients []clientConfig
+		without []int // by their places
+		ready   bool
+	}{
+		"all trust it":                   {[]clientConfig{good, good}, nil, true},
+		"the last one trusts another CA": {[]clientConfig{good, good, other}, []int{2}, true},
+		"the first one has no CA":        {[]clientConfig{none, good}, []int{0}, true},
+		"one has another host":           {[]clientConfig{good, at("https://localhost/", first.bundle()), good}, []int{1}, true},
+		"one alone trusts it":            {[]clientConfig{other, none, good, other}, []int{0, 1, 3}, true},
+		"none trusts it":                 {[]clientConfig{other, none, other}, []int{0, 1, 2}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			all := entriesOf(c.clients)
+			doubts, err := untrusting(leaf, all, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got, want []string
+			for _, d := range doubts {
+				got = append(got, d.entry)
+			}
+			for _, i := range c.without {
+				want = append(want, all[i].Kind+"/"+all[i].Name)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			if err := enough(doubts, len(all)); (err == nil) != c.ready {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestWhatIsTold: entries that do not trust the certificate are in the log when they become
+// others, and not with each look; and in a metric. It is not parallel: it reads the process's
+// metrics.
+func TestWhatIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mine, other := newCA(t, nil, "mine"), newCA(t, nil, "other")
+		good, bad := service(mine.bundle()), service(other.bundle())
+		leaf := chain(mine.leaf(t, nil))
+		var lines []string
+		told := func() string {
+			out := strings.Join(lines, "\n")
+			lines = nil
+			return out
+		}
+		ctx := logr.NewContext(t.Context(), funcr.New(func(name, line string) { lines = append(lines, name+": "+line) }, funcr.Options{}))
+		check := &Certificate{Served: func() (*tls.Certificate, error) { return leaf, nil }}
+		look := func(a, b clientConfig, trusted, untrusted float64) error {
+			t.Helper()
+			<-time.After(lookEvery)
+			check.Live = registered(t, map[string]clientConfig{"a.owner.belay.dev": a}, map[string]clientConfig{"b.name.belay.dev": b})
+			err := check.Check(probe().WithContext(ctx))
+			if diff := cmp.Diff(map[string]float64{"trusted": trusted, "untrusted": untrusted}, counted(t)); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			return err
+		}
+		silent := func(when string) {
+			t.Helper()
+			if said := told(); said != "" {
+				t.Errorf("%s: %s", when, said)
+			}
+		}
+		says := func(when string, parts ...string) {
+			t.Helper()
+			said := told()
+			for _, p := range parts {
+				if strings.Count(said, p) != 1 {
+					t.Errorf("%s: not once %s in %q", when, p, said)
+				}
+			}
+		}
+		ready := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		ready(look(good, good, 2, 0))
+		silent("all is well")
+		ready(look(bad, good, 1, 1))
+		says("one does not trust it", "certificate: ", `["MutatingWebhookConfiguration/a.owner.belay.dev"]`, "x509: certificate signed by unknown authority")
+		ready(look(bad, good, 1, 1))
+		silent("the same one")
+		ready(look(good, bad, 1, 1))
+		says("another one", `["ValidatingWebhookConfiguration/b.name.belay.dev"]`)
+		if err := look(bad, bad, 0, 2); err == nil {
+			t.Error("no entry trusts the certificate, and it is ready")
+		}
+		says("both", `["MutatingWebhookConfiguration/a.owner.belay.dev" "ValidatingWebhookConfiguration/b.name.belay.dev"]`)
+		// The reason has another time in it with each look.
+		<-time.After(2 * time.Hour)
+		for range 3 {
+			if err := look(good, good, 0, 2); err == nil || !strings.Contains(err.Error(), "expired") {
+				t.Error(err)
+			}
+		}
+		silent("both, since it has expired")
+		mine = newCA(t, nil, "mine")
+		good, leaf = service(mine.bundle()), chain(mine.leaf(t, nil))
+		ready(look(good, good, 2, 0))
+		says("all is well again", "all entries trust the serving certificate again")
+		ready(look(good, good, 2, 0))
+		silent("and stays so")
+	})
+}
+
+// counted is what the metric of entries says.
+func counted(t *testing.T) map[string]float64 {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(metrics.RegistrationEntries)
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			out[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
+		}
+	}
+	return out
 }
 
 // registered are both configurations with entries by name.
@@ -230,7 +383,11 @@ func TestWhichEntriesCount(t *testing.T) {
 		"both are as they should be":           {map[string]clientConfig{"otf.owner.belay.dev": good}, map[string]clientConfig{"otf.owner.belay.dev": good}, true},
 		"a mutating entry alone":               {map[string]clientConfig{"annotation.belay.dev": good}, nil, true},
 		"a mutating entry with another CA":     {map[string]clientConfig{"annotation.belay.dev": bad}, nil, false},
-		"a validating entry with another CA":   {map[string]clientConfig{"otf.owner.belay.dev": good}, map[string]clientConfig{"otf.recovery.belay.dev": bad}, false},
+		"a validating entry with another CA":   {map[string]clientConfig{"otf.owner.belay.dev": good}, map[string]clientConfig{"otf.recovery.belay.dev": bad}, true},
+		"all mutating ones with another CA":    {map[string]clientConfig{"a.owner.belay.dev": bad, "b.owner.belay.dev": bad}, map[string]clientConfig{"b.owner.belay.dev": good}, true},
+		"all of both with another CA":          {map[string]clientConfig{"a.owner.belay.dev": bad, "b.owner.belay.dev": bad}, map[string]clientConfig{"b.owner.belay.dev": bad}, false},
+		"somebody else's alone trusts it":      {map[string]clientConfig{"a.owner.belay.dev": bad, "audit.example.com": good, "audit.belay.dev": good}, nil, false},
+		"somebody else's alone does not":       {map[string]clientConfig{"audit.belay.dev": bad}, map[string]clientConfig{"audit.belay.dev": service()}, true},
 		"an entry that somebody else added":    {map[string]clientConfig{"x.name.belay.dev": good, "audit.example.com": at("https://audit.example.com/", other.bundle())}, map[string]clientConfig{"audit.example.com": bad}, true},
 		"an entry with no CA, somebody else's": {map[string]clientConfig{"x.sidecar.belay.dev": good, "audit.example.com": service()}, nil, true},
 	} {

@@ -27,6 +27,12 @@ const (
 	CertificateFailed = "failed"
 )
 
+// Values of the label trust of entries.
+const (
+	EntryTrusted   = "trusted"
+	EntryUntrusted = "untrusted"
+)
+
 var (
 	// Decisions counts admission decisions.
 	Decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -96,6 +102,12 @@ var (
 		Help: "Writes of webhook configurations, by kind and result (ok, error, held): held is a repair that another writer undid before and that is put off.",
 	}, []string{"kind", "result"})
 
+	// RegistrationEntries are the entries by which the API server calls this replica.
+	RegistrationEntries = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "belay_registration_entries",
+		Help: "Entries of belay's own in the live webhook configurations, by whether the API server would trust this replica's serving certificate for them (trusted, untrusted). An untrusted one is one that the API server does not call: it refuses what the entry is about, or goes on without belay, as its failurePolicy says. Looked at when readiness is asked for, every 5 s at most.",
+	}, []string{"trust"})
+
 	// CertificateExpiry is when certificates expire.
 	CertificateExpiry = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "belay_certificate_expiry_timestamp_seconds",
@@ -123,6 +135,6 @@ var (
 
 // MustRegister adds the metrics to the registry that the processes serve.
 func MustRegister() {
-	crmetrics.Registry.MustRegister(Decisions, Duration, Unreadable, Panics, Anchors, Recoveries, WithoutSidecar, Reports, ReportDuration, ConditionsWritten, RegistrationWrites,
+	crmetrics.Registry.MustRegister(Decisions, Duration, Unreadable, Panics, Anchors, Recoveries, WithoutSidecar, Reports, ReportDuration, ConditionsWritten, RegistrationWrites, RegistrationEntries,
 		CertificateExpiry, CertificateLoads, RotationPhase, RotationSteps)
 }

@@ -28,6 +28,7 @@ func TestMetricsAreServed(t *testing.T) {
 	ConditionsWritten.Inc()
 	WithoutSidecar.Inc()
 	RegistrationWrites.WithLabelValues("MutatingWebhookConfiguration", "ok").Inc()
+	RegistrationEntries.WithLabelValues(EntryUntrusted).Set(1)
 	CertificateExpiry.WithLabelValues(CertificateLeaf).Set(1)
 	CertificateLoads.WithLabelValues(CertificateFailed, "Mismatched").Inc()
 	RotationPhase.WithLabelValues("steady").Set(1)
@@ -63,6 +64,7 @@ func TestMetricsAreServed(t *testing.T) {
 		"belay_conditions_written_total":             "",
 		"belay_recovery_pods_without_sidecar_total":  "",
 		"belay_registration_writes_total":            "kind result",
+		"belay_registration_entries":                 "trust",
 		"belay_certificate_expiry_timestamp_seconds": "certificate",
 		"belay_certificate_loads_total":              "reason result",
 		"belay_ca_rotation_phase":                    "phase",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 	"github.com/belay-dev/belay/webhook/internal/admission"
+	"github.com/belay-dev/belay/webhook/internal/entries"
 )
 
 // Endpoint is where the API server reaches the webhook: by a Service, or by a URL
@@ -53,20 +54,6 @@ type entry struct {
 	timeoutSeconds    int32
 	// once: never called again when a later webhook changed the object.
 	once bool
-}
-
-// annotationEntry is the name of the entry for the annotation. A policy's entry
-// has the policy's name, a DNS label, where this one has none.
-const annotationEntry = "annotation.belay.dev"
-
-// ours reports whether an entry is belay's by its name.
-func ours(entry string) bool {
-	for _, domain := range []string{v1alpha1.OwnerEntryDomain, v1alpha1.NameEntryDomain, v1alpha1.RecoveryEntryDomain, v1alpha1.SidecarEntryDomain} {
-		if strings.HasSuffix(entry, domain) {
-			return true
-		}
-	}
-	return entry == annotationEntry || entry == sidecarAnnotationEntry
 }
 
 // desired builds the entries of both configurations, in the order in which the API
@@ -148,7 +135,7 @@ func rulesOf(resources []v1alpha1.ResolvedResource) []admissionregistrationv1.Ru
 // the annotation costs no call.
 func annotated(s settings) entry {
 	return entry{
-		name:              annotationEntry,
+		name:              entries.OwnerAnnotation,
 		path:              admission.MutateOwnerPath,
 		rules:             []admissionregistrationv1.RuleWithOperations{creates("*", "*", "*", admissionregistrationv1.AllScopes)},
 		namespaceSelector: optedIn(nil, s.ownNamespace),

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/belay-dev/belay/webhook/internal/certs"
+	"github.com/belay-dev/belay/webhook/internal/entries"
 )
 
 // appliedAnnotation, on a webhook configuration, holds the selectors that belay
@@ -53,7 +54,7 @@ func plan(live config, want []admissionregistrationv1.MutatingWebhook, ca roots,
 		if !ok {
 			// By the name as well: the record may be lost in the very moment when a policy
 			// goes, and a path that answers 404 must not stay registered.
-			if _, noted := live.applied[l.Name]; !noted && !ours(l.Name) {
+			if _, noted := live.applied[l.Name]; !noted && !entries.Ours(l.Name) {
 				out.entries = append(out.entries, l) // somebody else's entry
 			}
 			continue
@@ -79,28 +80,28 @@ func plan(live config, want []admissionregistrationv1.MutatingWebhook, ca roots,
 
 // order brings belay's entries into the order that is wanted, among the places that
 // they have: the API server calls them in this order.
-func order(entries, want []admissionregistrationv1.MutatingWebhook) {
+func order(planned, want []admissionregistrationv1.MutatingWebhook) {
 	rank := map[string]int{}
 	for i, w := range want {
 		rank[w.Name] = i
 	}
 	var places []int
 	var mine []admissionregistrationv1.MutatingWebhook
-	for i, e := range entries {
+	for i, e := range planned {
 		if _, ok := rank[e.Name]; ok {
 			places, mine = append(places, i), append(mine, e)
 		}
 	}
 	slices.SortStableFunc(mine, func(a, b admissionregistrationv1.MutatingWebhook) int { return rank[a.Name] - rank[b.Name] })
 	for i, place := range places {
-		entries[place] = mine[i]
+		planned[place] = mine[i]
 	}
 }
 
 // anyBundle is the CA bundle of an entry of belay's own, if one has any.
-func anyBundle(entries []admissionregistrationv1.MutatingWebhook) []byte {
-	for _, e := range entries {
-		if ours(e.Name) && len(e.ClientConfig.CABundle) > 0 {
+func anyBundle(live []admissionregistrationv1.MutatingWebhook) []byte {
+	for _, e := range live {
+		if entries.Ours(e.Name) && len(e.ClientConfig.CABundle) > 0 {
 			return e.ClientConfig.CABundle
 		}
 	}
@@ -225,7 +226,8 @@ func (r roots) merge(live []byte, now time.Time) []byte {
 	}
 	var out bytes.Buffer
 	for _, c := range have {
-		if now.Before(c.NotAfter) && !gone(c) {
+		// What signs, or will, stays: the clock may be wrong.
+		if (now.Before(c.NotAfter) || slices.ContainsFunc(mine, c.Equal)) && !gone(c) {
 			_ = pem.Encode(&out, &pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
 		}
 	}

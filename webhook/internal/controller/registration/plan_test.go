@@ -54,6 +54,7 @@ func TestT02_TheBundleHoldsOurCAAndKeepsOthers(t *testing.T) {
 		"a rotation: old and new are both ours":         {ours, join(ours, next), join(ours, next)},
 		"a rotation: the old one stays until it is old": {ours, next, join(ours, next)},
 		"expired ones go when ours has to be added":     {join(expired, theirs), ours, join(theirs, ours)},
+		"ours stays, although it has expired":           {join(expired, theirs), join(expired, next), join(expired, theirs, next)},
 		"expired ones alone are no reason to write":     {join(expired, ours), ours, join(expired, ours)},
 		"what is no certificate goes with the write":    {[]byte("Cg=="), ours, ours},
 		"P05: without a CA of ours nothing is touched":  {theirs, nil, theirs},
@@ -107,6 +108,36 @@ func TestAnEntryThatIsRefusedGetsTheNextCA(t *testing.T) {
 	got := keepLive(planned, live, map[string]string{want[0].Name: "refused"})
 	if e := got.entries[0]; !bytes.Equal(e.ClientConfig.CABundle, join(old, next)) || e.TimeoutSeconds != nil && *e.TimeoutSeconds == seconds {
 		t.Errorf("%+v", e)
+	}
+}
+
+// Where somebody else fills caBundle a new entry trusts what another one of belay's does, and not
+// what a stranger's does.
+func TestANewEntryStartsWithTheCAOfAnother(t *testing.T) {
+	t.Parallel()
+	ca := authority(t, "theirs", now.Add(time.Hour))
+	trusting := func(name string, ca []byte) admissionregistrationv1.MutatingWebhook {
+		return admissionregistrationv1.MutatingWebhook{Name: name, ClientConfig: admissionregistrationv1.WebhookClientConfig{CABundle: ca}}
+	}
+	stranger := trusting("audit.belay.dev", authority(t, "stranger's", now.Add(time.Hour)))
+	for name, c := range map[string]struct {
+		live []admissionregistrationv1.MutatingWebhook
+		want []byte
+	}{
+		"nothing is there":         {nil, nil},
+		"a stranger's is there":    {[]admissionregistrationv1.MutatingWebhook{stranger}, nil},
+		"another is there as well": {[]admissionregistrationv1.MutatingWebhook{stranger, trusting("x.owner.belay.dev", ca)}, ca},
+		"another has none yet":     {[]admissionregistrationv1.MutatingWebhook{trusting("x.owner.belay.dev", nil), trusting("y.owner.belay.dev", ca)}, ca},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out, _ := plan(config{entries: c.live}, wanted("otf"), roots{}, now)
+			for _, e := range out.entries {
+				if e.Name == "otf.owner.belay.dev" && !bytes.Equal(e.ClientConfig.CABundle, c.want) {
+					t.Errorf("%s", e.ClientConfig.CABundle)
+				}
+			}
+		})
 	}
 }
 

@@ -18,9 +18,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -38,6 +40,9 @@ const (
 	// recheckSoon is how soon a spec is looked at again that was refused for
 	// something outside of it: a missing CRD or right.
 	recheckSoon = 5 * time.Second
+	// firstRetry is how soon after a failure everything is tried again; it doubles up to
+	// recheckSoon.
+	firstRetry = 50 * time.Millisecond
 	// recheckLate is how often everything is looked at without a reason.
 	recheckLate = 5 * time.Minute
 )
@@ -86,6 +91,9 @@ func Setup(mgr manager.Manager, resolver KindResolver, o Options) error {
 		return obj.GetNamespace() == o.OwnNamespace && obj.GetName() == o.CASecret
 	})
 	b := ctrl.NewControllerManagedBy(mgr).Named("registration").
+		// All policies are one piece of work: what fails for one of them must not keep the others
+		// waiting, and the queue's own bound is a quarter of an hour.
+		WithOptions(controller.Options{RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](firstRetry, recheckSoon)}).
 		Watches(&v1alpha1.OwnerPolicy{}, all).
 		Watches(&v1alpha1.NamePolicy{}, all).
 		Watches(&v1alpha1.RecoveryPolicy{}, all).

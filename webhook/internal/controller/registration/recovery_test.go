@@ -26,6 +26,7 @@ import (
 
 	"github.com/belay-dev/belay/test/builders"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/entries"
 	"github.com/belay-dev/belay/webhook/internal/facts"
 )
 
@@ -876,7 +877,7 @@ func TestEveryRecoveryEntryKeepsTheRules(t *testing.T) {
 		if !names["belay.not-kube"] || !names["belay.not-controller"] || !names["belay.concerned"] {
 			t.Errorf("%s: %v", w.Name, names)
 		}
-		if !ours(w.Name) {
+		if !entries.Ours(w.Name) {
 			t.Errorf("%s is not taken for belay's own", w.Name)
 		}
 	}

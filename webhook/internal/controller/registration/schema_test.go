@@ -72,7 +72,7 @@ func record(change func(*props)) func(map[string]props) {
 	}
 }
 
-func entries(change func(*props)) func(map[string]props) {
+func items(change func(*props)) func(map[string]props) {
 	return record(func(p *props) { change(p.Items.Schema) })
 }
 
@@ -253,29 +253,29 @@ func TestBoundsThatNoRecordFitsIn(t *testing.T) {
 		want   string // empty: it fits
 	}{
 		"no bounds":                         {record(func(*props) {}), ""},
-		"some values only":                  {entries(func(p *props) { *p = textOf("a", "b") }), "allows only some values"},
-		"entries that are too short":        {entries(func(p *props) { p.MaxLength = new(int64(35)) }), "allows 35 characters an entry; a UID has 36"},
-		"entries as long as a UID":          {entries(func(p *props) { p.MaxLength, p.MinLength = new(int64(36)), new(int64(36)) }), ""},
-		"entries that are too long":         {entries(func(p *props) { p.MinLength = new(int64(37)) }), "wants 37 characters an entry; a UID has 36"},
-		"a pattern of something else":       {entries(func(p *props) { p.Pattern = "^pod-" }), `wants entries that match "^pod-"; UIDs do not`},
-		"a pattern of UIDs":                 {entries(func(p *props) { p.Pattern = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$" }), ""},
-		"a pattern of UIDs that are random": {entries(func(p *props) { p.Pattern = "^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$" }), "UIDs do not"},
-		"a pattern that matches zeros only": {entries(func(p *props) { p.Pattern = "^[0-]+$" }), "UIDs do not"},
-		"a pattern that is none":            {entries(func(p *props) { p.Pattern = "(" }), "UIDs do not"},
-		"the format of a date":              {entries(func(p *props) { p.Format = "date" }), `wants entries of the format "date"`},
-		"the format of a UUID":              {entries(func(p *props) { p.Format = "uuid" }), ""},
+		"some values only":                  {items(func(p *props) { *p = textOf("a", "b") }), "allows only some values"},
+		"entries that are too short":        {items(func(p *props) { p.MaxLength = new(int64(35)) }), "allows 35 characters an entry; a UID has 36"},
+		"entries as long as a UID":          {items(func(p *props) { p.MaxLength, p.MinLength = new(int64(36)), new(int64(36)) }), ""},
+		"entries that are too long":         {items(func(p *props) { p.MinLength = new(int64(37)) }), "wants 37 characters an entry; a UID has 36"},
+		"a pattern of something else":       {items(func(p *props) { p.Pattern = "^pod-" }), `wants entries that match "^pod-"; UIDs do not`},
+		"a pattern of UIDs":                 {items(func(p *props) { p.Pattern = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$" }), ""},
+		"a pattern of UIDs that are random": {items(func(p *props) { p.Pattern = "^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$" }), "UIDs do not"},
+		"a pattern that matches zeros only": {items(func(p *props) { p.Pattern = "^[0-]+$" }), "UIDs do not"},
+		"a pattern that is none":            {items(func(p *props) { p.Pattern = "(" }), "UIDs do not"},
+		"the format of a date":              {items(func(p *props) { p.Format = "date" }), `wants entries of the format "date"`},
+		"the format of a UUID":              {items(func(p *props) { p.Format = "uuid" }), ""},
 		"no room":                           {record(func(p *props) { p.MaxItems = new(int64(0)) }), "has room for nothing"},
 		"room for one":                      {record(func(p *props) { p.MaxItems = new(int64(1)) }), ""},
 		"at least one":                      {record(func(p *props) { p.MinItems = new(int64(1)) }), ""},
 		"at least two":                      {record(func(p *props) { p.MinItems = new(int64(2)) }), "wants at least 2 entries"},
 		"rules of the list":                 {record(func(p *props) { p.XValidations = rule }), rules},
-		"rules of the entries":              {entries(func(p *props) { p.XValidations = rule }), rules},
+		"rules of the entries":              {items(func(p *props) { p.XValidations = rule }), rules},
 		"allOf of the list":                 {record(func(p *props) { p.AllOf = []props{{}} }), rules},
-		"anyOf of the entries":              {entries(func(p *props) { p.AnyOf = []props{{}} }), rules},
-		"oneOf of the entries":              {entries(func(p *props) { p.OneOf = []props{{}} }), rules},
+		"anyOf of the entries":              {items(func(p *props) { p.AnyOf = []props{{}} }), rules},
+		"oneOf of the entries":              {items(func(p *props) { p.OneOf = []props{{}} }), rules},
 		"not of the list":                   {record(func(p *props) { p.Not = &props{} }), rules},
-		"not of the entries":                {entries(func(p *props) { p.Not = &props{} }), rules},
-		"entries that may be null":          {entries(func(p *props) { p.Nullable = true }), "allows null as an entry, which is no UID"},
+		"not of the entries":                {items(func(p *props) { p.Not = &props{} }), rules},
+		"entries that may be null":          {items(func(p *props) { p.Nullable = true }), "allows null as an entry, which is no UID"},
 		"a set":                             {record(func(p *props) { p.XListType = new("set") }), ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,11 +10,9 @@ import (
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 	"github.com/belay-dev/belay/webhook/internal/admission"
+	"github.com/belay-dev/belay/webhook/internal/entries"
 	"github.com/belay-dev/belay/webhook/internal/facts"
 )
-
-// sidecarAnnotationEntry is the name of the entry for Pods that ask for a sidecar themselves.
-const sidecarAnnotationEntry = "sidecar.annotation.belay.dev"
 
 // sidecarTimeout is short: a Pod is admitted without a sidecar where belay cannot be asked.
 const sidecarTimeout = 3
@@ -58,7 +56,7 @@ func sidecarEntries(policies []*v1alpha1.RecoveryPolicy, s settings) (mutating, 
 	if !s.sidecarAnnotation {
 		return mutating, validating
 	}
-	add(sidecarAnnotationEntry, "", nil, nil, admissionregistrationv1.MatchCondition{
+	add(entries.SidecarAnnotation, "", nil, nil, admissionregistrationv1.MatchCondition{
 		Name:       "belay.annotated",
 		Expression: fmt.Sprintf("has(object.metadata) && has(object.metadata.annotations) && object.metadata.annotations[?%q].orValue(%q) != %q", v1alpha1.SidecarAnnotation, v1alpha1.SidecarSkip, v1alpha1.SidecarSkip),
 	})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/belay-dev/belay/test/builders"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/entries"
 	"github.com/belay-dev/belay/webhook/internal/expr"
 )
 
@@ -139,7 +140,7 @@ func TestSidecarEntriesKeepTheirRules(t *testing.T) {
 				t.Errorf("%s is there twice", e.name)
 			}
 			names[e.name] = true
-			if !ours(e.name) || len(strings.Split(e.name, ".")) < 3 {
+			if !entries.Ours(e.name) || len(strings.Split(e.name, ".")) < 3 {
 				t.Errorf("%s is not known by its name, or none that the API server takes", e.name)
 			}
 			if e.failurePolicy != admissionregistrationv1.Ignore || e.once || e.timeoutSeconds > 3 {
@@ -171,7 +172,7 @@ func TestPodsThatAreAskedAbout(t *testing.T) {
 	}
 	mutating, _ := desired(inForce{recoveries: []*v1alpha1.RecoveryPolicy{witnessed("p", v1alpha1.EvidenceBoth)}}, sidecarSettings)
 	byPolicy, byAnnotation := mutating[len(mutating)-2], mutating[len(mutating)-1]
-	if byAnnotation.name != sidecarAnnotationEntry || byPolicy.name != "p.sidecar.belay.dev" {
+	if byAnnotation.name != entries.SidecarAnnotation || byPolicy.name != "p.sidecar.belay.dev" {
 		t.Fatalf("%v", namesOf(mutating))
 	}
 	// What the API server itself compiles match conditions with, on the oldest server.

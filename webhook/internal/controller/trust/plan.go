@@ -6,7 +6,6 @@ import (
 	"encoding/pem"
 	"maps"
 	"slices"
-	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/internal/entries"
 	"github.com/belay-dev/belay/webhook/internal/facts"
 )
 
@@ -39,7 +39,7 @@ func bundleOf(webhooks []admissionregistrationv1.MutatingWebhook) string {
 	var out bytes.Buffer
 	var seen []string
 	for _, w := range webhooks {
-		if !strings.HasSuffix(w.Name, ".belay.dev") {
+		if !entries.Ours(w.Name) {
 			continue
 		}
 		for rest := w.ClientConfig.CABundle; ; {

@@ -165,6 +165,7 @@ func TestBundleOf(t *testing.T) {
 		"the same in all entries":              {[]admissionregistrationv1.MutatingWebhook{entry(name, a+b), entry("annotation.belay.dev", a+b), entry("sidecar.annotation.belay.dev", a+b)}, a + b},
 		"an entry that lags behind":            {[]admissionregistrationv1.MutatingWebhook{entry(name, a), entry("x.name.belay.dev", a+b), entry("x.recovery.belay.dev", b+c)}, a + b + c},
 		"an entry that has none yet":           {[]admissionregistrationv1.MutatingWebhook{entry(name, ""), entry("x.sidecar.belay.dev", b)}, b},
+		"an entry that somebody else wrote":    {[]admissionregistrationv1.MutatingWebhook{entry("audit.belay.dev", b)}, ""},
 		"twice in one entry":                   {[]admissionregistrationv1.MutatingWebhook{entry(name, a+a)}, a},
 		"with headers and without is one":      {[]admissionregistrationv1.MutatingWebhook{entry(name, withHeaders+a)}, a},
 		"headers are left out":                 {[]admissionregistrationv1.MutatingWebhook{entry(name, withHeaders)}, a},
