@@ -1,16 +1,12 @@
 package app
 
 import (
-	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"log"
 	"net"
 	"net/http"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -108,16 +104,6 @@ func (o *sidecarOptions) source(b *facts.Bundles) func() inject.CASource {
 // certificates gives the serving certificate.
 type certificates func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 
-// collectorServer is the HTTPS server of reports. Every Pod of the cluster may reach it, and it
-// is part of the process that answers admission: it speaks HTTP/1.1, whose connections cost a
-// third of HTTP/2's and have no pings, settings and resets to flood it with. A sidecar never
-// has two calls under way, and mostly closes its connection after one.
-type collectorServer struct {
-	listener net.Listener
-	http     *http.Server
-	serves   atomic.Bool
-}
-
 const (
 	// maxConnections is how many connections there are at a time, of some 25 KiB each. 10,000
 	// sidecars that report once a minute have 167 handshakes a second, each over in
@@ -130,62 +116,23 @@ const (
 	drainTimeout = 10 * time.Second
 )
 
-func listenCollector(address string, certs certificates, handler http.Handler, log logr.Logger) (*collectorServer, error) {
+// listenCollector makes the HTTPS server of reports. Every Pod of the cluster may reach it, and it
+// is part of the process that answers admission: it speaks HTTP/1.1, whose connections cost a
+// third of HTTP/2's and have no pings, settings and resets to flood it with. A sidecar never
+// has two calls under way, and mostly closes its connection after one.
+func listenCollector(address string, certs certificates, handler http.Handler, log logr.Logger) (*server, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("listening for reports: %w", err)
 	}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
-	return &collectorServer{listener: newCrowd(l, maxConnections), http: &http.Server{
-		Handler: handler, ErrorLog: quiet(log), Protocols: protocols, ConnState: states, ConnContext: trusting,
+	return &server{name: "collector", listener: newCrowd(l, maxConnections), finish: drainTimeout, http: &http.Server{
+		Handler: handler, ErrorLog: quiet(log, "collector's server"), Protocols: protocols, ConnState: states, ConnContext: trusting,
 		TLSConfig:         &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: certs, NextProtos: []string{"http/1.1"}},
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
 		IdleTimeout: collectorIdle, MaxHeaderBytes: 16 << 10,
 	}}, nil
-}
-
-// quiet logs what the HTTP server says, such as handshakes that failed, at level 1: anybody can
-// cause it.
-func quiet(l logr.Logger) *log.Logger { return log.New(logWriter{l}, "", 0) }
-
-type logWriter struct{ log logr.Logger }
-
-// Write logs a line.
-func (w logWriter) Write(p []byte) (int, error) {
-	w.log.V(1).Info("collector's server", "message", strings.TrimSpace(string(p)))
-	return len(p), nil
-}
-
-// run serves until the context ends, and then ends the reports that are under way.
-func (s *collectorServer) run(ctx context.Context) error {
-	ended := make(chan error, 1)
-	s.serves.Store(true)
-	defer s.serves.Store(false)
-	go func() { ended <- s.http.ServeTLS(s.listener, "", "") }()
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
-	defer cancel()
-	if err := s.http.Shutdown(last); err != nil {
-		_ = s.http.Close() // sidecars send again what was cut off
-	}
-	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
-}
-
-// check is a check that the server takes connections. It makes none: whoever floods the port
-// must not take the replica's admission out of service.
-func (s *collectorServer) check(*http.Request) error {
-	if !s.serves.Load() {
-		return errors.New("the collector does not run")
-	}
-	return nil
 }
 
 // splitAddress reads HOST:PORT of a flag.

@@ -125,7 +125,7 @@ func TestTheCollectorsServer(t *testing.T) {
 }
 
 // dialed makes a TLS connection to a collector.
-func dialed(s *collectorServer) (tls.ConnectionState, error) {
+func dialed(s *server) (tls.ConnectionState, error) {
 	_, port, err := net.SplitHostPort(s.listener.Addr().String())
 	if err != nil {
 		return tls.ConnectionState{}, err

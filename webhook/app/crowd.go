@@ -7,10 +7,12 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/belay-dev/belay/webhook/internal/admission"
 	"github.com/belay-dev/belay/webhook/internal/collector"
 )
 
@@ -20,16 +22,22 @@ import (
 // beyond that the oldest that waits for nothing leaves: a sidecar dials anew. Closing the new one
 // instead would let whoever came first keep all others out. One Pod's token counts for two
 // connections, and a third one takes the place of the first.
+//
+// Where peers share the places, who leaves is one of the peer that has most of them: whoever
+// comes from one address keeps nobody out who comes from another and has fewer.
 type crowd struct {
 	net.Listener
-	most int
+	most  int
+	share bool
 
 	mu     sync.Mutex
 	guests *list.List // of *guest, the oldest first
+	// peers is how many of them each peer has, the one that comes included.
+	peers map[netip.Addr]int
 }
 
 func newCrowd(l net.Listener, most int) *crowd {
-	return &crowd{Listener: l, most: most, guests: list.New()}
+	return &crowd{Listener: l, most: most, guests: list.New(), peers: map[netip.Addr]int{}}
 }
 
 // guest is one of the connections.
@@ -41,6 +49,8 @@ type guest struct {
 	idle bool
 	// trusted is the Pod whose token was shown; empty for none.
 	trusted types.UID
+	// peer is the zero value where peers do not share the places.
+	peer netip.Addr
 }
 
 // perPod is how many connections one Pod's token counts for: a sidecar has one, and the next
@@ -54,12 +64,15 @@ func (c *crowd) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	g := &guest{Conn: conn, crowd: c}
+	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok && c.share {
+		g.peer = a.AddrPort().Addr().Unmap()
+	}
 	c.mu.Lock()
+	c.peers[g.peer]++
 	var leaves *guest
 	if c.guests.Len() >= c.most {
 		if leaves = c.leaves(); leaves != nil {
-			c.guests.Remove(leaves.at)
-			leaves.at = nil
+			c.forget(leaves)
 		}
 	}
 	g.at = c.guests.PushBack(g)
@@ -70,17 +83,35 @@ func (c *crowd) Accept() (net.Conn, error) {
 	return g, nil
 }
 
+// forget takes a connection from those that are there.
+func (c *crowd) forget(g *guest) {
+	c.guests.Remove(g.at)
+	g.at = nil
+	if c.peers[g.peer]--; c.peers[g.peer] == 0 {
+		delete(c.peers, g.peer)
+	}
+}
+
 // leaves is the connection that makes room.
 func (c *crowd) leaves() *guest {
+	var largest netip.Addr
+	for e := c.guests.Front(); e != nil; e = e.Next() {
+		if g, ok := e.Value.(*guest); ok && c.peers[g.peer] > c.peers[largest] {
+			largest = g.peer
+		}
+	}
 	var stranger, idle, oldest *guest
-	trusted := 0
+	all, trusted := 0, 0
 	for e := c.guests.Front(); e != nil; e = e.Next() {
 		g, ok := e.Value.(*guest)
-		if ok && g.trusted != "" {
+		if !ok || g.peer != largest {
+			continue
+		}
+		all++
+		if g.trusted != "" {
 			trusted++
 		}
 		switch {
-		case !ok:
 		case g.trusted == "":
 			stranger = cmp.Or(stranger, g)
 		case g.idle:
@@ -89,7 +120,7 @@ func (c *crowd) leaves() *guest {
 			oldest = cmp.Or(oldest, g)
 		}
 	}
-	if trusted > c.most*3/4 {
+	if trusted > all*3/4 {
 		return cmp.Or(idle, stranger, oldest)
 	}
 	return cmp.Or(stranger, idle, oldest)
@@ -109,8 +140,7 @@ func (g *guest) trust(pod types.UID) {
 		}
 	}
 	if had > perPod {
-		c.guests.Remove(first.at)
-		first.at = nil
+		c.forget(first)
 	} else {
 		first = nil
 	}
@@ -124,8 +154,7 @@ func (g *guest) trust(pod types.UID) {
 func (g *guest) Close() error {
 	g.crowd.mu.Lock()
 	if g.at != nil {
-		g.crowd.guests.Remove(g.at)
-		g.at = nil
+		g.crowd.forget(g)
 	}
 	g.crowd.mu.Unlock()
 	return g.Conn.Close()
@@ -161,4 +190,15 @@ func trusting(ctx context.Context, conn net.Conn) context.Context {
 		return ctx
 	}
 	return collector.WithTrusted(ctx, g.trust)
+}
+
+// answering lets the handler say that a connection has had a review answered, as
+// http.Server.ConnContext. Nothing that counts for more is shown to the admission server, and an
+// API server's connection has it after its first call.
+func answering(ctx context.Context, conn net.Conn) context.Context {
+	g, ok := guestOf(conn)
+	if !ok {
+		return ctx
+	}
+	return admission.WithAnswered(ctx, func() { g.set(func(g *guest) { g.trusted = "answered" }) })
 }

@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -175,10 +177,11 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	}
 	core := newCore(ctx, log, o.drain)
 	//nolint:contextcheck // the core has the context of the signal
-	server, serving, err := o.server(cfg, hc, core, webhook.Options{Host: host, Port: port, TLSOpts: o.tls(clients)})
+	serving, err := o.certificates(cfg, hc, core)
 	if err != nil {
 		return err
 	}
+	server := newAdmissionServer(net.JoinHostPort(host, strconv.Itoa(port)), o.http2, tlsConfig(clients, serving), log.WithName("admission"))
 	mgr, err := o.manager(cfg, log, server)
 	if err != nil {
 		return err
@@ -241,7 +244,7 @@ func (o *webhookOptions) run(ctx context.Context) error {
 		Log: log.WithName("recovery"), OwnNamespace: o.namespace,
 	}
 	// Asking the manager for the server is what makes it start it.
-	server = mgr.GetWebhookServer()
+	mgr.GetWebhookServer()
 	bodies := admission.NewBodies()
 	for path, handler := range map[string]http.Handler{
 		admission.MutateOwnerPath:            h.Mutate(),
@@ -273,7 +276,7 @@ func (o *webhookOptions) run(ctx context.Context) error {
 	}
 	ready := map[string]healthz.Checker{
 		"live": core.Live, "draining": core.draining, "caches-synced": cached.check, "policies-compiled": compiled.Check,
-		"listener": o.listens(server), "collector": collects.check,
+		"listener": health.Remembered(server.StartedChecker(), listenerEvery), "collector": collects.check,
 		"certificate": (&health.Certificate{Served: func() (*tls.Certificate, error) { return serving(nil) }, Live: mgr.GetAPIReader()}).Check,
 	}
 	log.Info("starting belay-webhook", "version", version, "listen", o.listen, "collector", o.sidecars.listen, "namespace", o.namespace)
@@ -285,26 +288,6 @@ func (o *webhookOptions) run(ctx context.Context) error {
 // listenerEvery is how long the check of the listener is good for: it is a TLS handshake with
 // the process itself, and anybody may ask.
 const listenerEvery = time.Second
-
-// listens is the check that the admission server answers. Where callers have to show a
-// certificate it asks until it has seen the server's, and no longer: each time the server notes
-// in the log that there was none of the client's.
-func (o *webhookOptions) listens(server webhook.Server) healthz.Checker {
-	if o.clientCA == "" {
-		return health.Remembered(server.StartedChecker(), listenerEvery)
-	}
-	seen := &health.Flag{}
-	return health.Remembered(func(r *http.Request) error {
-		if seen.IsSet() {
-			return nil
-		}
-		if _, err := certs.Served(r.Context(), o.listen); err != nil {
-			return fmt.Errorf("the admission server does not answer: %w", err)
-		}
-		seen.Set()
-		return nil
-	}, listenerEvery)
-}
 
 // clientCAs reads the CA of the callers; nil for none.
 func (o *webhookOptions) clientCAs() (*x509.CertPool, error) {
@@ -322,44 +305,38 @@ func (o *webhookOptions) clientCAs() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// server builds the TLS server, and what gives its certificate, whose loop is added to the
-// core: a manager would start it only when its caches are synced, and until then there would
-// be no certificate, hence no answer.
-func (o *webhookOptions) server(cfg *rest.Config, hc *http.Client, core *core, opts webhook.Options) (webhook.Server, certificates, error) {
+// certificates makes what gives the serving certificate. Its loop is added to the core: a manager
+// would start it only when its caches are synced, and until then there would be no certificate,
+// hence no answer.
+func (o *webhookOptions) certificates(cfg *rest.Config, hc *http.Client, core *core) (certificates, error) {
 	if o.certDir != "" {
 		files := &certs.Files{Dir: o.certDir, Log: core.log.WithName("certificate")}
 		core.Go(certificatesLoop, files.Start)
-		opts.TLSOpts = append(opts.TLSOpts, func(c *tls.Config) { c.GetCertificate = files.GetCertificate })
-		return webhook.NewServer(opts), files.GetCertificate, nil
+		return files.GetCertificate, nil
 	}
 	kube, err := kubernetes.NewForConfigAndClient(cfg, hc)
 	if err != nil {
-		return nil, nil, fmt.Errorf("building the client of the CA: %w", err)
+		return nil, fmt.Errorf("building the client of the CA: %w", err)
 	}
 	live, err := client.New(cfg, client.Options{HTTPClient: hc, Scheme: clientgoscheme.Scheme, Mapper: registrationMapper()})
 	if err != nil {
-		return nil, nil, fmt.Errorf("building the client of registrations: %w", err)
+		return nil, fmt.Errorf("building the client of registrations: %w", err)
 	}
 	source := &certs.Source{
 		Secrets: kube.CoreV1().Secrets(o.namespace), Name: o.caSecret, Names: o.dnsNames, Lives: o.lives,
 		Trusted: certs.Registrations(live), Log: core.log.WithName("certificate"),
 	}
 	core.Go(certificatesLoop, source.Start)
-	opts.TLSOpts = append(opts.TLSOpts, func(c *tls.Config) { c.GetCertificate = source.GetCertificate })
-	return webhook.NewServer(opts), source.GetCertificate, nil
+	return source.GetCertificate, nil
 }
 
-// tls is what connections need besides the certificate.
-func (o *webhookOptions) tls(clients *x509.CertPool) []func(*tls.Config) {
-	return []func(*tls.Config){func(c *tls.Config) {
-		c.MinVersion = tls.VersionTLS12
-		if !o.http2 {
-			c.NextProtos = []string{"http/1.1"}
-		}
-		if clients != nil {
-			c.ClientCAs, c.ClientAuth = clients, tls.RequireAndVerifyClientCert
-		}
-	}}
+// tlsConfig is what connections need.
+func tlsConfig(clients *x509.CertPool, serving certificates) *tls.Config {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: serving}
+	if clients != nil {
+		c.ClientCAs, c.ClientAuth = clients, tls.RequireAndVerifyClientCert
+	}
+	return c
 }
 
 func (o *webhookOptions) manager(cfg *rest.Config, log logr.Logger, server webhook.Server) (manager.Manager, error) {
@@ -369,8 +346,10 @@ func (o *webhookOptions) manager(cfg *rest.Config, log logr.Logger, server webho
 	}
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: s, Logger: log, WebhookServer: server, MapperProvider: mapperFor,
-		Metrics: metricsserver.Options{BindAddress: o.metricsAddr}, HealthProbeBindAddress: "0", GracefulShutdownTimeout: new(finishTimeout),
-		Cache: cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
+		Metrics: metricsserver.Options{BindAddress: o.metricsAddr}, HealthProbeBindAddress: "0",
+		// What the last reviews take, and a moment for the rest.
+		GracefulShutdownTimeout: new(finishTimeout + time.Second),
+		Cache:                   cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("building the manager: %w", err)

@@ -3,41 +3,48 @@ package admission
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 )
 
 const (
-	// largeBodies is how many bytes of large reviews are read, decoded and decided on at a
-	// time. A review takes up to ten times its size in memory while it is decoded, and the
-	// webhook has 256 MiB in the shipped manifests. The largest one fits.
+	// largeBodies is how many bytes of large reviews there are at a time. A review takes up to
+	// ten times its size in memory while it is decoded, half of that while it is decided on, and
+	// the webhook has 256 MiB in the shipped manifests. The largest one fits.
 	largeBodies = 10 << 20
-	// small is the size of a review that needs no room to be read. Ordinary ones have a few
-	// KiB.
+	// small is the size of a review that has its room apart from large ones, behind which it
+	// would have to queue. Ordinary ones have a few KiB.
 	small = 64 << 10
-	// smallBodies is the room of small ones, hundreds at once: apart from that of large ones,
-	// behind which they would have to queue.
-	smallBodies = 2 << 20
-	// restWithin is how long the rest of a large review may take to come once it has room. An
-	// API server sends 7 MiB in a tenth of a second; whoever is slower keeps others waiting.
-	restWithin = 2 * time.Second
+	// smallBodies is the room of small ones, hundreds at once.
+	smallBodies = 4 << 20
+	// firstPart is the room of a review of which nothing has come yet; each further part is as
+	// large as what has. So a review has at most twice the room of what was sent of it.
+	firstPart = 512
+	// lastPart bounds that.
+	lastPart = 1 << 20
+	// patience is how long nothing of a part may come while others wait for room, where an API
+	// server sends 7 MiB in a tenth of a second, and has to share a processor with others.
+	patience = 500 * time.Millisecond
+	// longPart is how long a part may come, byte after byte, until it counts as one of which
+	// nothing comes.
+	longPart = time.Second
+	// partWithin is how long it may take where nobody waits.
+	partWithin = 5 * time.Second
 )
 
 // Bodies bounds the reviews that are under way by their size.
-type Bodies struct{ large, small *semaphore.Weighted }
+type Bodies struct{ large, small *room }
 
 // NewBodies makes the bound that all handlers of a process share.
-func NewBodies() *Bodies {
-	return &Bodies{large: semaphore.NewWeighted(largeBodies), small: semaphore.NewWeighted(smallBodies)}
-}
+func NewBodies() *Bodies { return &Bodies{large: newRoom(largeBodies), small: newRoom(smallBodies)} }
 
 // Handler reads a review, and lets it wait for room within the time that the API server waits
-// for it. A large one waits before it is read, so that however many come at once do not fill
-// the memory; whoever announces one and sends nothing of it holds up nobody. A review that
-// finds no room is a failed call, as the API server's failure policy says.
+// for it. It waits before it is read, so that however many come at once do not fill the memory;
+// whoever announces one and sends little of it has little room, and holds up nobody. A review
+// that finds no room is a failed call, as the API server's failure policy says.
 func (b *Bodies) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > maxBody {
@@ -49,52 +56,84 @@ func (b *Bodies) Handler(h http.Handler) http.Handler {
 			h.ServeHTTP(w, refused)
 			return
 		}
-		within := budget(r.URL.Query().Get("timeout"))
-		ctx, cancel := context.WithTimeout(r.Context(), within)
+		ctx, cancel := context.WithTimeout(r.Context(), budget(r.URL.Query().Get("timeout")))
 		defer cancel()
 		c := http.NewResponseController(w)
 		// Not every writer of a test can; the server's can.
-		_ = c.SetReadDeadline(time.Now().Add(within))
-		head, err := io.ReadAll(io.LimitReader(r.Body, small+1))
-		if err != nil {
+		a := &arrival{room: b.large, cut: func() { _ = c.SetReadDeadline(time.Unix(1, 0)) }}
+		if 0 <= r.ContentLength && r.ContentLength <= small {
+			a.room = b.small
+		}
+		defer a.keep(0)
+		body, err := a.read(ctx, c, r)
+		switch {
+		case errors.Is(err, errBusy):
+			abandon(w, c)
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "belay has too many reviews under way; try again", http.StatusServiceUnavailable)
+			return
+		case err != nil:
 			abandon(w, c)
 			http.Error(w, "the body could not be read", http.StatusBadRequest)
 			return
-		}
-		room, size := b.small, int64(len(head))
-		switch {
-		case size <= small:
-		case r.ContentLength > 0:
-			room, size = b.large, max(size, r.ContentLength)
+		case len(body) > maxBody:
+			abandon(w, c)
 		default:
-			room, size = b.large, maxBody
-		}
-		if err := room.Acquire(ctx, size); err != nil {
-			abandon(w, c)
-			http.Error(w, "belay has too many large reviews under way; try again", http.StatusServiceUnavailable)
-			return
-		}
-		defer room.Release(size)
-		body := bytes.NewBuffer(head)
-		if room == b.large {
-			_ = c.SetReadDeadline(time.Now().Add(min(within, restWithin)))
-			body.Grow(int(size) - len(head))
-			// One byte more than may be shows that it is too large.
-			if _, err := io.Copy(body, io.LimitReader(r.Body, maxBody+1-int64(len(head)))); err != nil {
-				abandon(w, c)
-				http.Error(w, "the body could not be read", http.StatusBadRequest)
-				return
-			}
-		}
-		if body.Len() > maxBody {
-			abandon(w, c)
-		} else {
 			_ = c.SetReadDeadline(time.Time{})
 		}
 		r = r.WithContext(ctx)
-		r.Body = io.NopCloser(body)
+		half := int64(len(body)) / 2
+		r.Body = &undecoded{Reader: bytes.NewReader(body), decoded: func() { a.keep(half) }}
 		h.ServeHTTP(w, r)
 	})
+}
+
+// undecoded is the body of a review. Once it is closed it takes the half of its room.
+type undecoded struct {
+	io.Reader
+	decoded func()
+}
+
+// Close says that the body is decoded.
+func (u *undecoded) Close() error {
+	u.Reader = http.NoBody
+	u.decoded()
+	return nil
+}
+
+var errBusy = errors.New("there is no room")
+
+// read reads a review in parts, each once it has room. Of one whose length is not known it reads
+// a byte more than may be.
+func (a *arrival) read(ctx context.Context, c *http.ResponseController, r *http.Request) ([]byte, error) {
+	length := r.ContentLength
+	if length < 0 {
+		length = maxBody + 1
+	}
+	end, _ := ctx.Deadline()
+	var body []byte
+	for got := int64(0); got < length; got = int64(len(body)) {
+		size := min(max(got, firstPart), lastPart, length-got)
+		if a.take(ctx, size, length-got) != nil {
+			return nil, errBusy
+		}
+		body = slices.Grow(body, int(size))
+		if within := time.Now().Add(partWithin); within.Before(end) {
+			_ = c.SetReadDeadline(within)
+		} else {
+			_ = c.SetReadDeadline(end)
+		}
+		n, err := io.ReadFull(follows{r.Body, a}, body[got:got+size])
+		a.came()
+		body = body[:int(got)+n]
+		if r.ContentLength < 0 && (errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return body, nil
 }
 
 // abandon leaves the rest of a body: the server reads it before it answers, and would wait for

@@ -1,6 +1,8 @@
 package admission
 
 import (
+	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -57,8 +59,12 @@ func TestBodiesUnderWayAreBounded(t *testing.T) {
 		t.Errorf("a small one beside large ones: %d, %v", code, err)
 	}
 	<-entered
-	if code, err := post(large, "200ms"); err != nil || code != http.StatusServiceUnavailable {
-		t.Errorf("a third large one: %d, %v", code, err)
+	resp, err := http.Post(server.URL+"?timeout=200ms", "application/json", strings.NewReader(strings.Repeat("x", large)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _ = resp.Body.Close(); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") != "1" {
+		t.Errorf("a third large one: %s %v", resp.Status, resp.Header)
 	}
 	close(leave)
 	for range 2 {
@@ -106,7 +112,7 @@ func TestASmallReviewQueuesBehindNoLargeOne(t *testing.T) {
 		}
 		return resp.StatusCode, resp.Body.Close()
 	}
-	const large, waiting = 5 << 20, 20
+	const large, waiting = 5 << 20, 8
 	taken := &counted{}
 	var all sync.WaitGroup
 	for range 2 + waiting {
@@ -215,5 +221,178 @@ func TestAReviewThatIsHalfSent(t *testing.T) {
 	answer, err := io.ReadAll(c)
 	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 400 ") {
 		t.Errorf("%v: %.60q", err, answer)
+	}
+}
+
+// TestStallersRefuseNobody: what was announced and does not come has no room, and who comes again
+// and again with a beginning keeps no others waiting.
+func TestStallersRefuseNobody(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewTLSServer(NewBodies().Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })))
+	defer server.Close()
+	stop := make(chan struct{})
+	var stallers sync.WaitGroup
+	begun := make(chan struct{}, 64)
+	for range 6 {
+		stallers.Go(func() {
+			for again := true; again; {
+				c, err := tls.Dial("tcp", server.Listener.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+				if err != nil {
+					return
+				}
+				_, _ = fmt.Fprintf(c, "POST /?timeout=30s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n", small+1, strings.Repeat("x", small+1))
+				select {
+				case begun <- struct{}{}:
+				default:
+				}
+				hungUp := make(chan struct{})
+				go func() { _, _ = io.Copy(io.Discard, c); close(hungUp) }()
+				select {
+				case <-hungUp:
+				case <-stop:
+					again = false
+				}
+				_ = c.Close()
+				<-hungUp
+			}
+		})
+	}
+	for range 6 {
+		<-begun
+	}
+	for range 8 {
+		resp, err := server.Client().Post(server.URL+"?timeout=5s", "application/json", strings.NewReader(strings.Repeat("x", 100<<10)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK {
+			t.Errorf("beside them: %s", resp.Status)
+		}
+	}
+	close(stop)
+	stallers.Wait()
+}
+
+// TestWhoNeedsRoomSendsStallersAway: those that have sent most of a large review have most of its
+// room, for a moment, and not for the time that they could have where nobody waits.
+func TestWhoNeedsRoomSendsStallersAway(t *testing.T) {
+	t.Parallel()
+	bodies := NewBodies()
+	server := httptest.NewTLSServer(bodies.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })))
+	defer server.Close()
+	for range 2 {
+		c, err := tls.Dial("tcp", server.Listener.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		go func() {
+			_, _ = fmt.Fprintf(c, "POST /?timeout=30s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", maxBody, strings.Repeat("x", maxBody*3/4))
+		}()
+	}
+	for full := false; !full; {
+		<-time.After(time.Millisecond)
+		bodies.large.mu.Lock()
+		full = bodies.large.free < largeBodies-maxBody/2
+		bodies.large.mu.Unlock()
+	}
+	// Its 4.8 s are less than those have where nobody waits.
+	resp, err := server.Client().Post(server.URL+"?timeout=6s", "application/json", strings.NewReader(strings.Repeat("x", maxBody)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK {
+		t.Errorf("beside them: %s", resp.Status)
+	}
+}
+
+// TestASlowDecisionHasLessRoom: once a review is decoded it has the half of its room.
+func TestASlowDecisionHasLessRoom(t *testing.T) {
+	t.Parallel()
+	const size, slow = 60 << 10, smallBodies/(60<<10) + 50
+	entered, leave := make(chan struct{}, 2*slow), make(chan struct{})
+	server := httptest.NewTLSServer(NewBodies().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := readReview(w, r); err != nil {
+			t.Errorf("%v", err)
+		}
+		if r.ContentLength > 1<<10 {
+			entered <- struct{}{}
+			<-leave
+		}
+	})))
+	defer server.Close()
+	post := func(n int) (ok bool) {
+		body := fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u","name":%q}}`, strings.Repeat("x", n))
+		resp, err := server.Client().Post(server.URL+"?timeout=20s", "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK {
+			t.Error(resp.Status)
+		}
+		return resp.StatusCode == http.StatusOK
+	}
+	var all sync.WaitGroup
+	for range slow {
+		all.Go(func() {
+			if !post(size) {
+				entered <- struct{}{}
+			}
+		})
+	}
+	for range slow {
+		<-entered
+	}
+	post(1)
+	close(leave)
+	all.Wait()
+}
+
+// TestBeginningsHaveLittleRoom: however many reviews begin and do not go on, what they have is
+// twice what they sent, and a review that wants to be read whole is.
+func TestBeginningsHaveLittleRoom(t *testing.T) {
+	t.Parallel()
+	bodies := NewBodies()
+	server := httptest.NewTLSServer(bodies.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })))
+	defer server.Close()
+	const begun = 100
+	for range begun {
+		c, err := tls.Dial("tcp", server.Listener.Addr().String(), &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		if _, err := fmt.Fprintf(c, "POST /?timeout=30s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", maxBody, strings.Repeat("x", firstPart)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bodies.large.mu.Lock()
+	held := largeBodies - bodies.large.free
+	bodies.large.mu.Unlock()
+	if held > begun*2*firstPart {
+		t.Errorf("%d bytes are held", held)
+	}
+	resp, err := server.Client().Post(server.URL+"?timeout=5s", "application/json", strings.NewReader(strings.Repeat("x", maxBody)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK {
+		t.Errorf("beside them: %s", resp.Status)
+	}
+}
+
+// TestWhichConnectionsHaveAnAnswer: those over which a review came, and not junk.
+func TestWhichConnectionsHaveAnAnswer(t *testing.T) {
+	t.Parallel()
+	h := edge{webhook: "test", review: func(context.Context, asked) (outcome, error) { return outcome{allowed: true}, nil }}.handler(phaseMutate, "/")
+	for body, want := range map[string]bool{"{}": false, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"u"}}`: true} {
+		answered := false
+		r := httptest.NewRequestWithContext(WithAnswered(t.Context(), func() { answered = true }), http.MethodPost, "/", strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		h.ServeHTTP(httptest.NewRecorder(), r)
+		if answered != want {
+			t.Errorf("%s: %t", body, answered)
+		}
 	}
 }

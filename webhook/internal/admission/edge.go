@@ -82,6 +82,14 @@ type outcome struct {
 	causes []metav1.StatusCause
 }
 
+type answeredKey struct{}
+
+// WithAnswered is a context of a connection, whose server is told that it has sent a review
+// which is answered.
+func WithAnswered(ctx context.Context, answered func()) context.Context {
+	return context.WithValue(ctx, answeredKey{}, answered)
+}
+
 // edge is what all kinds of policies have in common between HTTP and their decision.
 type edge struct {
 	// webhook labels metrics: owner, name.
@@ -128,6 +136,9 @@ func (e edge) serve(w http.ResponseWriter, r *http.Request, phase, policy string
 	o, err := e.review(ctx, a)
 	if err != nil {
 		return err
+	}
+	if answered, ok := r.Context().Value(answeredKey{}).(func()); ok {
+		answered()
 	}
 	metrics.Duration.WithLabelValues(e.webhook, phase).Observe(time.Since(start).Seconds())
 	e.record(a, o)

@@ -56,7 +56,9 @@ func readReview(w http.ResponseWriter, r *http.Request) (*admissionv1.AdmissionR
 		return nil, unreadable("the body is empty")
 	}
 	var review admissionv1.AdmissionReview
-	if err := json.Unmarshal(body, &review); err != nil {
+	err = json.Unmarshal(body, &review)
+	_ = r.Body.Close() // it is not needed any more, and has room that others wait for
+	if err != nil {
 		// The parser's message may quote the body, which may hold a Secret.
 		return nil, unreadable("the body is not an AdmissionReview")
 	}

@@ -1,0 +1,315 @@
+package app
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/client-go/rest"
+
+	"github.com/belay-dev/belay/webhook/internal/admission"
+)
+
+// admissionOn makes an admission server on a free address, with a certificate that nobody
+// verifies.
+func admissionOn(t *testing.T, http2 bool, clients *x509.CertPool) *admissionServer {
+	t.Helper()
+	other := httptest.NewUnstartedServer(nil)
+	other.StartTLS()
+	defer other.Close()
+	served := other.TLS.Certificates[0]
+	config := tlsConfig(clients, func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &served, nil })
+	return newAdmissionServer(freeAddress(t), http2, config, logr.Discard())
+}
+
+// started starts it until the test ends, and waits until it answers.
+func (s *admissionServer) started(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Start(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	s.answers(t)
+}
+
+// answers waits until it answers, as its check says.
+func (s *admissionServer) answers(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", http.NoBody)
+	for {
+		err := s.StartedChecker()(r)
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatal(err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func anyServer() *tls.Config { return &tls.Config{InsecureSkipVerify: true} }
+
+// callers makes a client.
+func callers(t *testing.T, http2 bool) *http.Client {
+	t.Helper()
+	tr := &http.Transport{TLSClientConfig: anyServer(), ForceAttemptHTTP2: http2}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: 30 * time.Second}
+}
+
+// TestWhatIsUnderWayAtTheEndOfADrain gets its answer, and is not cancelled when the manager ends.
+func TestWhatIsUnderWayAtTheEndOfADrain(t *testing.T) {
+	t.Parallel()
+	for name, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := admissionOn(t, http2, nil)
+			o := &webhookOptions{}
+			o.metricsAddr = "0"
+			mgr, err := o.manager(&rest.Config{Host: "https://127.0.0.1:1"}, logr.Discard(), s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			signal, send := context.WithCancel(t.Context())
+			defer send()
+			c := newCore(signal, logr.Discard(), 0)
+			entered := make(chan struct{})
+			mgr.GetWebhookServer().Register("/x", c.closing(admission.NewBodies().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				close(entered)
+				select {
+				case <-r.Context().Done():
+					http.Error(w, r.Context().Err().Error(), http.StatusServiceUnavailable)
+				case <-time.After(time.Second):
+				}
+			}))))
+			ended := make(chan error, 1)
+			go func() { ended <- c.run("x", "0", nil, mgr, nil) }()
+			s.answers(t)
+			go func() {
+				<-entered
+				send()
+			}()
+			resp, err := callers(t, http2).Post("https://"+s.address+"/x?timeout=5s", "application/json", strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = resp.Body.Close() }()
+			if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK || (resp.ProtoMajor == 2) != http2 {
+				t.Errorf("%s %s %s", resp.Proto, resp.Status, body)
+			}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			if err := s.StartedChecker()(httptest.NewRequest(http.MethodGet, "/", http.NoBody)); err == nil {
+				t.Error("it answers though it has ended")
+			}
+		})
+	}
+}
+
+// TestACrowdOfOnePeer: whoever has most of the places makes room, whatever his connections have
+// shown, and a peer that has few keeps them.
+func TestACrowdOfOnePeer(t *testing.T) {
+	t.Parallel()
+	s := admissionOn(t, true, nil)
+	s.Register("/x", admission.NewBodies().Handler(http.NotFoundHandler()))
+	s.started(t)
+	client := callers(t, true)
+	kept := func() (reused bool) {
+		t.Helper()
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }})
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+s.address+"/x", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		return reused
+	}
+	kept()
+	stranger := &tls.Dialer{NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}, Config: anyServer()}
+	for range maxCallers + 20 {
+		conn, err := stranger.DialContext(t.Context(), "tcp", s.address)
+		if err != nil {
+			t.Skipf("no second address on this machine: %v", err)
+		}
+		defer func() { _ = conn.Close() }()
+		// What an API server's connection has shown, too.
+		if c, ok := s.runs.Load().listener.(*crowd); ok {
+			c.mu.Lock()
+			for e := c.guests.Front(); e != nil; e = e.Next() {
+				if g, ok := e.Value.(*guest); ok && g.RemoteAddr().String() == conn.LocalAddr().String() {
+					g.trusted = "answered"
+				}
+			}
+			if n := c.guests.Len(); n > maxCallers {
+				t.Errorf("%d connections", n)
+			}
+			c.mu.Unlock()
+		}
+	}
+	if !kept() {
+		t.Error("the connection of a peer that has one was closed")
+	}
+}
+
+// TestAnAnsweredConnectionStays where strangers come from the same address.
+func TestAnAnsweredConnectionStays(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCrowd(l, 4)
+	c.share = true
+	defer func() { _ = c.Close() }()
+	come := func() *guest {
+		t.Helper()
+		client, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = client.Close() })
+		conn, err := c.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, ok := guestOf(conn)
+		if !ok {
+			t.Fatalf("%T", conn)
+		}
+		return g
+	}
+	first := come()
+	first.set(func(g *guest) { g.trusted = "answered" })
+	for range 8 {
+		come()
+	}
+	if first.at == nil || c.guests.Len() != 4 || len(c.peers) != 1 {
+		t.Errorf("%v, %d connections, peers %v", first.at, c.guests.Len(), c.peers)
+	}
+	for e := c.guests.Front(); e != nil; e = c.guests.Front() {
+		if g, ok := e.Value.(*guest); ok {
+			_ = g.Close()
+		}
+	}
+	if len(c.peers) != 0 {
+		t.Errorf("%v are counted though nobody is there", c.peers)
+	}
+}
+
+// TestTheAdmissionServersBounds: calls of a connection, headers and their time.
+func TestTheAdmissionServersBounds(t *testing.T) {
+	t.Parallel()
+	s := admissionOn(t, true, nil)
+	entered, leave := make(chan struct{}, 2*maxStreams), make(chan struct{})
+	s.Register("/x", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		entered <- struct{}{}
+		<-leave
+	}))
+	s.Register("/y", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	s.started(t)
+	client := callers(t, true)
+	get := func(path string, header http.Header) (*http.Response, error) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+s.address+path, http.NoBody)
+		if err != nil {
+			return nil, err
+		}
+		req.Header = header
+		resp, err := client.Do(req)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		return resp, err
+	}
+	if resp, err := get("/y", nil); err != nil || resp.ProtoMajor != 2 {
+		t.Fatal(resp, err)
+	}
+	var calls sync.WaitGroup
+	for range maxStreams + 1 {
+		calls.Go(func() {
+			if _, err := get("/x", nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range maxStreams + 1 {
+		<-entered
+	}
+	if c, ok := s.runs.Load().listener.(*crowd); ok {
+		c.mu.Lock()
+		if n := c.guests.Len(); n != 2 {
+			t.Errorf("%d calls at once over %d connections", maxStreams+1, n)
+		}
+		c.mu.Unlock()
+	}
+	close(leave)
+	calls.Wait()
+	if resp, err := get("/y", http.Header{"X": {strings.Repeat("x", 64<<10)}}); err == nil && resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("a header of 64 KiB: %s", resp.Status)
+	}
+	conn, err := tls.Dial("tcp", s.address, anyServer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if _, err := fmt.Fprint(conn, "POST /y HTTP/1.1\r\nHost: x\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := bufio.NewReader(conn).ReadByte(); err == nil || strings.Contains(err.Error(), "timeout") {
+		t.Errorf("a header that does not end: %v", err)
+	}
+}
+
+// TestCallersHaveToShowACertificate: the check of the server itself does not need one.
+func TestCallersHaveToShowACertificate(t *testing.T) {
+	t.Parallel()
+	s := admissionOn(t, false, x509.NewCertPool())
+	s.Register("/x", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	if err := s.StartedChecker()(httptest.NewRequest(http.MethodGet, "/", http.NoBody)); err == nil {
+		t.Error("it answers before it has been started")
+	}
+	s.started(t)
+	if resp, err := callers(t, true).Get("https://" + s.address + "/x"); err == nil {
+		t.Errorf("without a certificate: %s", resp.Status)
+	}
+}
+
+func TestAnAddressThatIsTaken(t *testing.T) {
+	t.Parallel()
+	s := admissionOn(t, true, nil)
+	l, err := net.Listen("tcp", s.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if err := s.Start(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "listening for reviews: ") {
+		t.Error(err)
+	}
+}
