@@ -2,6 +2,7 @@ package several
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -65,6 +66,18 @@ func TestTheLeadersServerHangs(t *testing.T) {
 	// The new one works: an Anchor is bound. The replica of B is out of the traffic, as it is
 	// in a cluster where it is not ready.
 	shared.Detach(shared.Webhooks()[1])
+	// That cuts connections, and a call that comes at that moment is lost: the policy's Ignore
+	// has it stored as it is.
+	tries := 0
+	stack.Eventually(ctx, t, "server A calls the other replica", func() error {
+		tries++
+		first := token(ns, fmt.Sprintf("first-%d", tries))
+		err := a.Create(ctx, first)
+		if err == nil && len(first.OwnerReferences) == 0 {
+			err = errors.New("stored without belay")
+		}
+		return err
+	})
 	s := token(ns, "led")
 	must(t, a.Create(ctx, s))
 	owner := job(ns, "led", "one", nil)

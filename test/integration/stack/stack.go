@@ -456,8 +456,13 @@ func (s *Stack) CollectorAddress() string { return fmt.Sprintf("localhost:%d", s
 // Connections is how many connections the API server has made to the webhooks.
 func (s *Stack) Connections() int64 { return s.front.calls.Load() }
 
+// heard is how long API servers are given to hear that their connections were cut; a call that
+// they send before that is lost.
+const heard = 100 * time.Millisecond
+
 // Detach takes a webhook out of the traffic, or all of them: belay is down.
 func (s *Stack) Detach(ps ...*Process) {
+	defer func() { <-time.After(heard) }()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var keep, collect []string
@@ -476,7 +481,10 @@ func (s *Stack) Detach(ps ...*Process) {
 }
 
 // Attach brings all running webhooks back into the traffic.
-func (s *Stack) Attach() { s.route(true) }
+func (s *Stack) Attach() {
+	s.route(true)
+	<-time.After(heard)
+}
 
 func (s *Stack) route(cut bool) {
 	s.mu.Lock()
