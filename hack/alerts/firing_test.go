@@ -166,13 +166,12 @@ func TestEachAlertFiresWhenItIsTrueAndNotOtherwise(t *testing.T) {
 			series: []string{`belay_certificate_expiry_timestamp_seconds{namespace="belay-system", pod="w-1", certificate="ca"} 5184000x180`},
 			fires:  map[string]string{"BelayCAExpires: The CA of w-1 expires within sixty days, and should have been replaced.": "61-179"},
 		},
-		"a certificate cannot be used, for the first time": {
-			series: []string{`belay_certificate_loads_total{namespace="belay-system", pod="w-1", result="failed", reason="Mismatched"} _x60 1x120`},
-			fires:  map[string]string{"BelayCertificateUnusable: w-1 serves an old certificate, since the new one cannot be used (Mismatched).": "75-89"},
+		"a certificate cannot be used": {
+			series: []string{`belay_certificate_fault{namespace="belay-system", pod="w-1", reason="Mismatched"} _x60 1x60 _x60`},
+			fires:  map[string]string{"BelayCertificateUnusable: w-1 serves an old certificate, since the new one cannot be used (Mismatched).": "75-123"},
 		},
-		"a certificate cannot be used, as once before": {
-			series: []string{`belay_certificate_loads_total{namespace="belay-system", pod="w-1", result="failed", reason="Mismatched"} 1x100 2x80`},
-			fires:  map[string]string{"BelayCertificateUnusable: w-1 serves an old certificate, since the new one cannot be used (Mismatched).": "15-29, 115-128"},
+		"a certificate cannot be used for a moment": {
+			series: []string{`belay_certificate_fault{namespace="belay-system", pod="w-1", reason="Missing"} _x60 1x5 _x115`},
 		},
 		"a rotation gets stuck": {
 			series: []string{

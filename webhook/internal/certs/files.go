@@ -73,6 +73,7 @@ func (f *Files) read() {
 	}
 	if bytes.Equal(cert, f.cert) && bytes.Equal(key, f.key) {
 		f.told = ""
+		metrics.SetCertificateFault("")
 		return
 	}
 	c, err := tls.X509KeyPair(cert, key)
@@ -89,6 +90,7 @@ func (f *Files) read() {
 	}
 	f.served.Store(&c)
 	f.cert, f.key, f.told = cert, key, ""
+	metrics.SetCertificateFault("")
 	metrics.CertificateExpiry.WithLabelValues(metrics.CertificateLeaf).Set(float64(c.Leaf.NotAfter.Unix()))
 	metrics.CertificateLoads.WithLabelValues(metrics.CertificateLoaded, "Read").Inc()
 	f.Log.Info("certificate read", "folder", f.Dir, "expires", c.Leaf.NotAfter.Format(time.RFC3339), "fingerprint", Fingerprint(c.Leaf))
@@ -96,6 +98,7 @@ func (f *Files) read() {
 
 // fail counts and tells a failure, once as long as it stays the same.
 func (f *Files) fail(reason FaultReason, err error) {
+	metrics.SetCertificateFault(string(reason))
 	if what := fmt.Sprint(reason, err); what != f.told {
 		f.told = what
 		metrics.CertificateLoads.WithLabelValues(metrics.CertificateFailed, string(reason)).Inc()

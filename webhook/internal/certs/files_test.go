@@ -131,6 +131,9 @@ func TestT08_ATornPairOfFiles(t *testing.T) {
 		must(t, os.Remove(filepath.Join(dir, "tls.key")))
 		<-time.After(2 * time.Second)
 		keeps("removed")
+		if got := faults(t); got != string(Missing) {
+			t.Errorf("what is wrong now: %q", got)
+		}
 		for what, got := range map[string]float64{"torn": failed(t, Mismatched) - mismatched, "garbage": failed(t, Unreadable) - unreadable, "truncated": failed(t, Empty) - empty, "removed": failed(t, Missing) - missing} {
 			if got != 1 {
 				t.Errorf("%s: counted %v times", what, got)
@@ -139,6 +142,9 @@ func TestT08_ATornPairOfFiles(t *testing.T) {
 		write("tls.key", nextKey)
 		if got := f.serial(t); got != second.SerialNumber.String() {
 			t.Errorf("whole again: %s", got)
+		}
+		if got := faults(t); got != "" {
+			t.Errorf("whole again, and it says %q", got)
 		}
 	})
 }

@@ -34,6 +34,8 @@ type Rotation struct {
 	// What follows is the loop's own. held is by what it is about.
 	held map[string]holding
 	told string
+	// fault is what went wrong at this look; empty for nothing.
+	fault FaultReason
 	// now is the clock on the wall, which tests set.
 	now func() time.Time
 }
@@ -52,6 +54,8 @@ func (r *Rotation) look(ctx context.Context) time.Duration {
 		r.now = time.Now
 	}
 	every := r.Lives.Every()
+	r.fault = ""
+	defer func() { metrics.SetCertificateFault(string(r.fault)) }()
 	secret, err := r.Secrets.Get(ctx, r.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		r.tell(Step{Steady, Wait, "there is no Secret; belay-webhook makes it"})
@@ -202,6 +206,7 @@ func (r *Rotation) tell(step Step) {
 
 // fail counts and tells a failure, once as long as it stays the same.
 func (r *Rotation) fail(reason FaultReason, message string, err error) {
+	r.fault = reason
 	if what := fmt.Sprint(message, err); what != r.told {
 		r.told = what
 		metrics.CertificateLoads.WithLabelValues(metrics.CertificateFailed, string(reason)).Inc()

@@ -53,6 +53,8 @@ type Source struct {
 	trustOf string
 	// told and toldRenewal are the failures that were told last: of the Secret, and of renewing.
 	told, toldRenewal string
+	// fault is what went wrong at this look; empty for nothing.
+	fault FaultReason
 	// now is the clock on the wall, which tests set.
 	now func() time.Time
 }
@@ -154,6 +156,8 @@ func (s *Source) look(ctx context.Context) time.Duration {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
+	s.fault = ""
+	defer func() { metrics.SetCertificateFault(string(s.fault)) }()
 	done := s.read(ctx)
 	if s.last != nil {
 		switch waits, err := s.renew(ctx); {
@@ -319,6 +323,7 @@ func (s *Source) trusts(ctx context.Context, ca *x509.Certificate) (Answer, stri
 
 // fail counts and tells a failure, once as long as it stays the same.
 func (s *Source) fail(told *string, reason FaultReason, message string, err error) {
+	s.fault = reason
 	if what := string(reason) + s.seen; what != *told {
 		*told = what
 		metrics.CertificateLoads.WithLabelValues(metrics.CertificateFailed, string(reason)).Inc()

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -227,6 +228,22 @@ func failed(t *testing.T, reason FaultReason) float64 {
 	return 0
 }
 
+// faults are the reasons for which the process's metric says that something is wrong.
+func faults(t *testing.T) string {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(metrics.CertificateFault)
+	families, err := r.Gather()
+	must(t, err)
+	var out []string
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			out = append(out, m.GetLabel()[0].GetValue())
+		}
+	}
+	return strings.Join(out, " ")
+}
+
 // TestT08_TheLastGoodPairIsKept is not parallel: it reads the process's metrics.
 func TestT08_TheLastGoodPairIsKept(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -251,12 +268,18 @@ func TestT08_TheLastGoodPairIsKept(t *testing.T) {
 				if got := failed(t, c.reason) - before; got != 1 {
 					t.Errorf("%v failures are counted", got)
 				}
+				if got := faults(t); got != string(c.reason) {
+					t.Errorf("what is wrong now: %q", got)
+				}
 				// The other half comes.
 				b.set(func(s *corev1.Secret) {
 					(&State{Signer: other, Trusted: trusting(other)}).write(s)
 				})
 				b.pass(behind + 2*time.Second)
 				b.serves(other)
+				if got := faults(t); got != "" {
+					t.Errorf("nothing is wrong any more, and it says %q", got)
+				}
 				// It does not come: what was there before is written, with the same CA.
 				b.set(func(s *corev1.Secret) { c.spoil(s, a) })
 				b.pass(3 * short.Every())

@@ -120,6 +120,12 @@ var (
 		Help: "Serving certificates made or read, by result (ok, failed) and reason. ok: Renewed (signed by belay's own CA), Read (from --cert-dir). failed, and the former one is served on: Missing, Empty, Unreadable, Mismatched (the key is another certificate's), NotCA, LookupFailed, WriteFailed. What fails in the same way again and again is counted once.",
 	}, []string{"result", "reason"})
 
+	// CertificateFault is what is wrong with the certificate now; see SetCertificateFault.
+	CertificateFault = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "belay_certificate_fault",
+		Help: "1 as long as a certificate could not be made or read when it was looked at last, by the reason that belay_certificate_loads_total has counted as failed. There is no series while all is well.",
+	}, []string{"reason"})
+
 	// RotationPhase is the phase in which the CA's rotation is.
 	RotationPhase = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "belay_ca_rotation_phase",
@@ -133,8 +139,17 @@ var (
 	}, []string{"step", "result"})
 )
 
+// SetCertificateFault says why a certificate could not be made or read at the last look; empty
+// where it could.
+func SetCertificateFault(reason string) {
+	CertificateFault.Reset()
+	if reason != "" {
+		CertificateFault.WithLabelValues(reason).Set(1)
+	}
+}
+
 // MustRegister adds the metrics to the registry that the processes serve.
 func MustRegister() {
 	crmetrics.Registry.MustRegister(Decisions, Duration, Unreadable, Panics, Anchors, Recoveries, WithoutSidecar, Reports, ReportDuration, ConditionsWritten, RegistrationWrites, RegistrationEntries,
-		CertificateExpiry, CertificateLoads, RotationPhase, RotationSteps)
+		CertificateExpiry, CertificateLoads, CertificateFault, RotationPhase, RotationSteps)
 }

@@ -31,6 +31,8 @@ func TestMetricsAreServed(t *testing.T) {
 	RegistrationEntries.WithLabelValues(EntryUntrusted).Set(1)
 	CertificateExpiry.WithLabelValues(CertificateLeaf).Set(1)
 	CertificateLoads.WithLabelValues(CertificateFailed, "Mismatched").Inc()
+	SetCertificateFault("Missing")
+	SetCertificateFault("Mismatched")
 	RotationPhase.WithLabelValues("steady").Set(1)
 	RotationSteps.WithLabelValues("add", "ok").Inc()
 
@@ -66,6 +68,7 @@ func TestMetricsAreServed(t *testing.T) {
 		"belay_registration_writes_total":            "kind result",
 		"belay_registration_entries":                 "trust",
 		"belay_certificate_expiry_timestamp_seconds": "certificate",
+		"belay_certificate_fault":                    "reason",
 		"belay_certificate_loads_total":              "reason result",
 		"belay_ca_rotation_phase":                    "phase",
 		"belay_ca_rotation_steps_total":              "result step",
