@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/netip"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -29,6 +30,10 @@ type crowd struct {
 	net.Listener
 	most  int
 	share bool
+	// rush is how many there may be while those beyond most have come within grace: a client
+	// that has a burst of calls dials for each of them, and closes what it does not need. 0 for no
+	// more than most.
+	rush int
 
 	mu     sync.Mutex
 	guests *list.List // of *guest, the oldest first
@@ -44,6 +49,7 @@ func newCrowd(l net.Listener, most int) *crowd {
 type guest struct {
 	net.Conn
 	crowd *crowd
+	since time.Time
 	// at is nil once it is closed. It and what follows are guarded by the crowd.
 	at   *list.Element
 	idle bool
@@ -52,6 +58,9 @@ type guest struct {
 	// peer is the zero value where peers do not share the places.
 	peer netip.Addr
 }
+
+// grace is how long a connection may take until it has shown what it is for.
+const grace = 2 * time.Second
 
 // perPod is how many connections one Pod's token counts for: a sidecar has one, and the next
 // one while that breaks.
@@ -63,21 +72,24 @@ func (c *crowd) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &guest{Conn: conn, crowd: c}
+	g := &guest{Conn: conn, crowd: c, since: time.Now()}
 	if a, ok := conn.RemoteAddr().(*net.TCPAddr); ok && c.share {
 		g.peer = a.AddrPort().Addr().Unmap()
 	}
 	c.mu.Lock()
 	c.peers[g.peer]++
-	var leaves *guest
-	if c.guests.Len() >= c.most {
-		if leaves = c.leaves(); leaves != nil {
-			c.forget(leaves)
+	var all []*guest
+	for c.guests.Len() >= c.most {
+		leaves := c.leaves()
+		if leaves == nil || c.guests.Len() < c.rush && time.Since(leaves.since) < grace {
+			break
 		}
+		c.forget(leaves)
+		all = append(all, leaves)
 	}
 	g.at = c.guests.PushBack(g)
 	c.mu.Unlock()
-	if leaves != nil {
+	for _, leaves := range all {
 		_ = leaves.Conn.Close()
 	}
 	return g, nil

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/belay-dev/belay/webhook/internal/admission"
 	"github.com/belay-dev/belay/webhook/internal/certs"
 )
 
@@ -77,19 +78,23 @@ func (w logWriter) Write(p []byte) (int, error) {
 }
 
 const (
-	// maxCallers is how many connections the admission server has at a time. Those of API
-	// servers are few over HTTP/2. One takes some 50 KiB without its calls.
-	maxCallers = 200
+	// maxCallers is how many connections the admission server has at a time. An API server has
+	// one over HTTP/2 for each entry that it calls, and more where it has more calls under way
+	// than that takes. One takes some 50 KiB without its calls.
+	maxCallers = 250
 	// maxCallers1 is how many there are where it speaks HTTP/1.1 alone: one for each call that
 	// is under way, of some 25 KiB.
-	maxCallers1 = 500
-	// maxStreams is how many calls one connection has under way, each of some 20 KiB besides
-	// its review. An API server that has more makes another connection.
-	maxStreams = 16
+	maxCallers1 = rush
+	// rush is how many connections there may be for a moment.
+	rush = 600
+	// maxStreams is how many calls one connection has under way; Go's own bound. For each call
+	// beyond it, an API server dials a connection of its own at once, and a burst would crowd
+	// itself out. How many calls there are in all is bounded by admission.Bodies.
+	maxStreams = 250
 	// streamWindow and connWindow are how much of reviews that are not read yet, since they
-	// wait for room, is kept for one call, and for all of a connection: three calls that wait
-	// keep no other one of their connection waiting.
-	streamWindow, connWindow = 32 << 10, 128 << 10
+	// wait for room, is kept for one call, and for all of a connection: those that may wait keep
+	// no other one of their connection waiting. The former is also what comes in a round trip.
+	streamWindow, connWindow = 64 << 10, (admission.MaxWaiting + 1) * streamWindow
 	// maxFrame is the least that HTTP/2 has: a frame has its memory before it has come.
 	maxFrame = 16 << 10
 	// callersIdle is what Go's clients keep idle connections for.
@@ -129,7 +134,7 @@ func (s *admissionServer) Start(ctx context.Context) error {
 		most = maxCallers1
 	}
 	c := newCrowd(l, most)
-	c.share = true
+	c.share, c.rush = true, rush
 	serves := &server{name: "admission server", listener: c, finish: finishTimeout, http: &http.Server{
 		Handler: s.WebhookMux(), ErrorLog: quiet(s.log, "admission server"), Protocols: protocols, ConnState: states, ConnContext: answering, TLSConfig: s.tls,
 		ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 40 * time.Second, // a review takes 30 s at most

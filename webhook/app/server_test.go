@@ -13,6 +13,7 @@ import (
 	"net/http/httptrace"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -153,7 +154,7 @@ func TestACrowdOfOnePeer(t *testing.T) {
 	}
 	kept()
 	stranger := &tls.Dialer{NetDialer: &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}, Config: anyServer()}
-	for range maxCallers + 20 {
+	for range rush + 20 {
 		conn, err := stranger.DialContext(t.Context(), "tcp", s.address)
 		if err != nil {
 			t.Skipf("no second address on this machine: %v", err)
@@ -167,7 +168,7 @@ func TestACrowdOfOnePeer(t *testing.T) {
 					g.trusted = "answered"
 				}
 			}
-			if n := c.guests.Len(); n > maxCallers {
+			if n := c.guests.Len(); n > rush {
 				t.Errorf("%d connections", n)
 			}
 			c.mu.Unlock()
@@ -284,6 +285,84 @@ func TestTheAdmissionServersBounds(t *testing.T) {
 	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if _, err := bufio.NewReader(conn).ReadByte(); err == nil || strings.Contains(err.Error(), "timeout") {
 		t.Errorf("a header that does not end: %v", err)
+	}
+}
+
+// TestABurst: hundreds of calls at once, from one API server by several entries, are all answered.
+func TestABurst(t *testing.T) {
+	t.Parallel()
+	s := admissionOn(t, true, nil)
+	s.Register("/x", admission.NewBodies().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-time.After(50 * time.Millisecond)
+	})))
+	s.started(t)
+	var calls sync.WaitGroup
+	for range 4 { // entries have clients of their own
+		client := callers(t, true)
+		for range 100 {
+			calls.Go(func() {
+				resp, err := client.Post("https://"+s.address+"/x?timeout=10s", "application/json", strings.NewReader("{}"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = resp.Body.Close()
+				if resp.StatusCode != http.StatusOK {
+					t.Error(resp.Status)
+				}
+			})
+		}
+	}
+	calls.Wait()
+}
+
+// TestLargeReviewsOfOneConnection: there is not room for all of them. None is cut off; who may not
+// wait is told to come again, and a small one beside them does not wait.
+func TestLargeReviewsOfOneConnection(t *testing.T) {
+	t.Parallel()
+	s := admissionOn(t, true, nil)
+	s.Register("/x", admission.NewBodies().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_ = r.Body.Close()
+		<-time.After(20 * time.Millisecond)
+	})))
+	s.started(t)
+	client := callers(t, true)
+	post := func(size int) int {
+		resp, err := client.Post("https://"+s.address+"/x?timeout=10s", "application/json", strings.NewReader(strings.Repeat("x", size)))
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		_ = resp.Body.Close()
+		return resp.StatusCode
+	}
+	if code := post(10); code != http.StatusOK {
+		t.Fatal(code)
+	}
+	var calls sync.WaitGroup
+	var done, putOff atomic.Int64
+	for range 16 {
+		calls.Go(func() {
+			switch code := post(3 << 20); code {
+			case http.StatusOK:
+				done.Add(1)
+			case http.StatusServiceUnavailable:
+				putOff.Add(1)
+			default:
+				t.Errorf("a large review is answered %d", code)
+			}
+		})
+	}
+	for range 5 {
+		if code := post(4 << 10); code != http.StatusOK {
+			t.Errorf("a small one is answered %d", code)
+		}
+	}
+	calls.Wait()
+	if done.Load() < 5 {
+		t.Errorf("%d of 16 were answered, %d put off", done.Load(), putOff.Load())
 	}
 }
 

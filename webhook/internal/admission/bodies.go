@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -33,10 +34,21 @@ const (
 	longPart = time.Second
 	// partWithin is how long it may take where nobody waits.
 	partWithin = 5 * time.Second
+	// maxCalls are under way at a time, each of some 20 KiB besides its review, but ownCalls of
+	// each connection always.
+	maxCalls, ownCalls = 1000, 4
 )
 
+// MaxWaiting is how many reviews of one connection over HTTP/2 may wait for room. What has come of
+// them and is not read counts against the connection, and with nothing left there the one that has
+// room would not come to its end, and they would wait for it in vain.
+const MaxWaiting = 3
+
 // Bodies bounds the reviews that are under way by their size.
-type Bodies struct{ large, small *room }
+type Bodies struct {
+	large, small *room
+	calls        atomic.Int64
+}
 
 // NewBodies makes the bound that all handlers of a process share.
 func NewBodies() *Bodies { return &Bodies{large: newRoom(largeBodies), small: newRoom(smallBodies)} }
@@ -59,25 +71,33 @@ func (b *Bodies) Handler(h http.Handler) http.Handler {
 		ctx, cancel := context.WithTimeout(r.Context(), budget(r.URL.Query().Get("timeout")))
 		defer cancel()
 		c := http.NewResponseController(w)
+		conn := connectionOf(r.Context())
+		all, own := b.calls.Add(1), conn.calls.Add(1)
+		defer func() { b.calls.Add(-1); conn.calls.Add(-1) }()
+		if all > maxCalls && own > ownCalls {
+			busy(w, r, c)
+			return
+		}
 		// Not every writer of a test can; the server's can.
 		a := &arrival{room: b.large, cut: func() { _ = c.SetReadDeadline(time.Unix(1, 0)) }}
 		if 0 <= r.ContentLength && r.ContentLength <= small {
 			a.room = b.small
 		}
+		if r.ProtoMajor == 2 {
+			a.conn = conn
+		}
 		defer a.keep(0)
 		body, err := a.read(ctx, c, r)
 		switch {
 		case errors.Is(err, errBusy):
-			abandon(w, c)
-			w.Header().Set("Retry-After", "1")
-			http.Error(w, "belay has too many reviews under way; try again", http.StatusServiceUnavailable)
+			busy(w, r, c)
 			return
 		case err != nil:
-			abandon(w, c)
+			abandon(w, r, c)
 			http.Error(w, "the body could not be read", http.StatusBadRequest)
 			return
 		case len(body) > maxBody:
-			abandon(w, c)
+			abandon(w, r, c)
 		default:
 			_ = c.SetReadDeadline(time.Time{})
 		}
@@ -136,9 +156,18 @@ func (a *arrival) read(ctx context.Context, c *http.ResponseController, r *http.
 	return body, nil
 }
 
+// busy puts a review off.
+func busy(w http.ResponseWriter, r *http.Request, c *http.ResponseController) {
+	abandon(w, r, c)
+	w.Header().Set("Retry-After", "1")
+	http.Error(w, "belay has too many reviews under way; try again", http.StatusServiceUnavailable)
+}
+
 // abandon leaves the rest of a body: the server reads it before it answers, and would wait for
-// it for ever.
-func abandon(w http.ResponseWriter, c *http.ResponseController) {
-	w.Header().Set("Connection", "close")
+// it for ever. Over HTTP/2 that ends the call alone, and others have the connection, too.
+func abandon(w http.ResponseWriter, r *http.Request, c *http.ResponseController) {
+	if r.ProtoMajor < 2 {
+		w.Header().Set("Connection", "close")
+	}
 	_ = c.SetReadDeadline(time.Now())
 }

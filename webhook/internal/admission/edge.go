@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -82,12 +83,27 @@ type outcome struct {
 	causes []metav1.StatusCause
 }
 
-type answeredKey struct{}
+type connectionKey struct{}
+
+// connection is what is known of one over which reviews come.
+type connection struct {
+	answered func()
+	// calls are under way, and waits of them wait for room.
+	calls, waits atomic.Int64
+}
 
 // WithAnswered is a context of a connection, whose server is told that it has sent a review
 // which is answered.
 func WithAnswered(ctx context.Context, answered func()) context.Context {
-	return context.WithValue(ctx, answeredKey{}, answered)
+	return context.WithValue(ctx, connectionKey{}, &connection{answered: answered})
+}
+
+// connectionOf is that of a call; one of its own where the server tells of none.
+func connectionOf(ctx context.Context) *connection {
+	if c, ok := ctx.Value(connectionKey{}).(*connection); ok {
+		return c
+	}
+	return &connection{answered: func() {}}
 }
 
 // edge is what all kinds of policies have in common between HTTP and their decision.
@@ -137,9 +153,7 @@ func (e edge) serve(w http.ResponseWriter, r *http.Request, phase, policy string
 	if err != nil {
 		return err
 	}
-	if answered, ok := r.Context().Value(answeredKey{}).(func()); ok {
-		answered()
-	}
+	connectionOf(r.Context()).answered()
 	metrics.Duration.WithLabelValues(e.webhook, phase).Observe(time.Since(start).Seconds())
 	e.record(a, o)
 	return writeReview(w, req, respond(req, o))

@@ -28,6 +28,8 @@ type arrival struct {
 	room *room
 	// cut ends the reading of the part that comes.
 	cut func()
+	// conn is what it shares with others; nil for nothing.
+	conn *connection
 
 	// What follows is guarded by the room. A part comes from begun on, and since is when bytes of
 	// it came last.
@@ -52,6 +54,14 @@ func (a *arrival) take(ctx context.Context, size, lacks int64) error {
 	if r.fits(p) {
 		r.mu.Unlock()
 		return nil
+	}
+	if a.conn != nil {
+		if a.conn.waits.Add(1); a.conn.waits.Load() > MaxWaiting {
+			a.conn.waits.Add(-1)
+			r.mu.Unlock()
+			return errBusy
+		}
+		defer a.conn.waits.Add(-1)
 	}
 	at := r.waiting.PushBack(p)
 	r.mu.Unlock()
