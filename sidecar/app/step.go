@@ -64,8 +64,7 @@ type state struct {
 	probing bool
 	// nextProbe is when to probe next.
 	nextProbe time.Time
-	// began is when the sidecar did, and found that the container was ready since.
-	began time.Time
+	// found: the container was ready since the sidecar began.
 	found bool
 	// slot is when the last probe began whose result counts by itself, and counts is whether that
 	// of the one under way, or the last, does: those that come sooner than the period do not.
@@ -133,7 +132,7 @@ type actions struct {
 
 // begin is the state at the start.
 func begin(s settings.Settings, reporter string, now time.Time) state {
-	st := state{settings: s, reporter: reporter, since: now, verdict: wire.StateUnknown, reason: reasonPending, nextProbe: now, began: now, nextReport: now, earliest: now, interval: wire.DefaultInterval}
+	st := state{settings: s, reporter: reporter, since: now, verdict: wire.StateUnknown, reason: reasonPending, nextProbe: now, nextReport: now, earliest: now, interval: wire.DefaultInterval}
 	if !s.Probe.Runs() {
 		st.reason = why[s.Probe.Kind]
 		st.sequence = 1
@@ -282,7 +281,7 @@ func (s state) again(now time.Time) time.Time {
 	case s.streak > 0:
 		return now.Add(confirm)
 	}
-	next := now.Add(min(max(now.Sub(s.began)/share, now.Sub(s.asked), soonest), s.period()))
+	next := now.Add(min(max(now.Sub(s.since)/share, now.Sub(s.asked), soonest), s.period()))
 	if slot := s.slot.Add(s.period()); slot.After(now) {
 		return sooner(next, slot)
 	}

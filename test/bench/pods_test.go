@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/belay-dev/belay/sidecar/wire"
-	"github.com/belay-dev/belay/test/integration/plane"
 	"github.com/belay-dev/belay/test/integration/stack"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
@@ -33,28 +32,9 @@ const (
 // Pods: until its caches are synced it reads them live. It tells how long it took until it was
 // ready, what reports met until then, and how much memory it holds.
 func BenchmarkStart(b *testing.B) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
+	ctx, cancel := context.WithTimeout(b.Context(), 30*time.Minute)
 	defer cancel()
-	s, err := stack.Start(ctx, stack.Options{Plane: plane.Options{}})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() { _ = s.Stop() }()
-	ns, err := s.NewNamespace(ctx, "fleet", v1alpha1.ModeEnforce)
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := s.WaitSidecars(ctx, ns); err != nil {
-		b.Fatal(err)
-	}
-	f, err := s.NewFleet(ctx, ns, reporters)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer f.Close()
-	if err := f.Watch(ctx); err != nil {
-		b.Fatal(err)
-	}
+	s, f := reporting(ctx, b, reporters)
 	for b.Loop() {
 		few := begins(ctx, b, s, f, fmt.Sprintf("%d Pods", reporters))
 		began := time.Now()

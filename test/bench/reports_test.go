@@ -23,30 +23,9 @@ const fleet = 10_000
 // more within a minute without a change, then one in a hundred changes within ten seconds, among
 // repetitions of the others.
 func BenchmarkReports(b *testing.B) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Minute)
+	ctx, cancel := context.WithTimeout(b.Context(), 30*time.Minute)
 	defer cancel()
-	s, err := stack.Start(ctx, stack.Options{Plane: plane.Options{}})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer func() { _ = s.Stop() }()
-	ns, err := s.NewNamespace(ctx, "fleet", v1alpha1.ModeEnforce)
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := s.WaitSidecars(ctx, ns); err != nil {
-		b.Fatal(err)
-	}
-	began := time.Now()
-	f, err := s.NewFleet(ctx, ns, fleet)
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer f.Close()
-	b.Logf("%d Pods and tokens made in %s", fleet, time.Since(began).Round(time.Second))
-	if err := f.Watch(ctx); err != nil {
-		b.Fatal(err)
-	}
+	s, f := reporting(ctx, b, fleet)
 	w := s.Webhooks()[0]
 	phase := func(name string, over time.Duration, members []int, state func(int) wire.State) {
 		written, cpu, began := counter(ctx, b, w, "belay_conditions_written_total"), processorTime(b, w.Pid()), time.Now()
@@ -74,6 +53,35 @@ func BenchmarkReports(b *testing.B) {
 			return wire.StateReady
 		})
 	}
+}
+
+// reporting is a stack with a fleet of so many sidecars, whose conditions are followed, until the
+// benchmark ends.
+func reporting(ctx context.Context, b *testing.B, size int) (*stack.Stack, *stack.Fleet) {
+	b.Helper()
+	s, err := stack.Start(ctx, stack.Options{Plane: plane.Options{}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = s.Stop() })
+	ns, err := s.NewNamespace(ctx, "fleet", v1alpha1.ModeEnforce)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := s.WaitSidecars(ctx, ns); err != nil {
+		b.Fatal(err)
+	}
+	began := time.Now()
+	f, err := s.NewFleet(ctx, ns, size)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(f.Close)
+	b.Logf("%d Pods and tokens made in %s", size, time.Since(began).Round(time.Second))
+	if err := f.Watch(ctx); err != nil {
+		b.Fatal(err)
+	}
+	return s, f
 }
 
 // counter reads a metric without labels.

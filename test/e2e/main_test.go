@@ -213,6 +213,18 @@ func imageOf(name, binary string, args ...string) archive.Image {
 	}
 }
 
+// loadProgram loads an image of one program into the nodes.
+func (c *cluster) loadProgram(ctx context.Context, image, binary string) error {
+	file := binary + ".tar"
+	if err := archive.WriteFile(file, imageOf(image, binary)); err != nil {
+		return err
+	}
+	if _, err := c.run(ctx, nil, c.kind, "load", file); err != nil {
+		return err
+	}
+	return os.Remove(file)
+}
+
 // install applies an overlay, and waits until what it says runs: by one command.
 func (c *cluster) install(ctx context.Context, overlay string) error {
 	if _, err := c.kubectl(ctx, "apply", "-k", "manifests/overlays/"+overlay); err != nil {

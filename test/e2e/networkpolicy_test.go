@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/belay-dev/belay/hack/images/archive"
 	"github.com/belay-dev/belay/test/integration/stack"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
@@ -299,14 +298,7 @@ func (c *cluster) enforce(ctx context.Context, t *testing.T, namespaces ...strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(c.out, "networkpolicies.tar")
-	if err := archive.WriteFile(file, imageOf(enforcerImage, binary)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.run(ctx, nil, c.kind, "load", file); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(file); err != nil {
+	if err := c.loadProgram(ctx, enforcerImage, binary); err != nil {
 		t.Fatal(err)
 	}
 	manifests := filepath.Join(enforcer, "manifests.yaml")

@@ -16,7 +16,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/belay-dev/belay/hack/images/archive"
 	"github.com/belay-dev/belay/hack/kind/choice"
 	"github.com/belay-dev/belay/test/integration/stack"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
@@ -274,14 +273,7 @@ func (c *cluster) loadCertManager(ctx context.Context, binary, manifests string)
 			image = strings.Trim(name, `"'`)
 		}
 	}
-	file := filepath.Join(c.out, "certmanager.tar")
-	if err := archive.WriteFile(file, imageOf(image, binary)); err != nil {
-		return err
-	}
-	if _, err := c.run(ctx, nil, c.kind, "load", file); err != nil {
-		return err
-	}
-	return os.Remove(file)
+	return c.loadProgram(ctx, image, binary)
 }
 
 // renew has cert-manager issue a certificate anew, as "cmctl renew" does, and waits for it.

@@ -138,17 +138,16 @@ func dialed(s *server) (tls.ConnectionState, error) {
 	return conn.ConnectionState(), nil
 }
 
-// TestACrowdedCollector: whoever comes on top takes the place of a stranger, else of one that
-// waits for nothing, and last of the oldest; never is the new one turned away.
-func TestACrowdedCollector(t *testing.T) {
-	t.Parallel()
+// crowded is a crowd of so many places, to which clients come.
+func crowded(t *testing.T, most int) (c *crowd, come func() (client net.Conn, g *guest)) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newCrowd(l, 3)
-	defer func() { _ = c.Close() }()
-	come := func() (client net.Conn, g *guest) {
+	c = newCrowd(l, most)
+	t.Cleanup(func() { _ = c.Close() })
+	return c, func() (client net.Conn, g *guest) {
 		t.Helper()
 		client, err := net.Dial("tcp", l.Addr().String())
 		if err != nil {
@@ -165,6 +164,13 @@ func TestACrowdedCollector(t *testing.T) {
 		}
 		return client, g
 	}
+}
+
+// TestACrowdedCollector: whoever comes on top takes the place of a stranger, else of one that
+// waits for nothing, and last of the oldest; never is the new one turned away.
+func TestACrowdedCollector(t *testing.T) {
+	t.Parallel()
+	c, come := crowded(t, 3)
 	gone := func(client net.Conn) bool {
 		_ = client.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		_, err := client.Read(make([]byte, 1))

@@ -53,7 +53,7 @@ type guest struct {
 	// at is nil once it is closed. It and what follows are guarded by the crowd.
 	at   *list.Element
 	idle bool
-	// trusted is the Pod whose token was shown; empty for none.
+	// trusted is the Pod whose token was shown, or that a review was answered; empty for neither.
 	trusted types.UID
 	// peer is the zero value where peers do not share the places.
 	peer netip.Addr

@@ -38,11 +38,9 @@ func admissionOn(t *testing.T, http2 bool, clients *x509.CertPool) *admissionSer
 // started starts it until the test ends, and waits until it answers.
 func (s *admissionServer) started(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
+	ctx, ended := t.Context(), make(chan error, 1) // it ends before cleanups
 	go func() { ended <- s.Start(ctx) }()
 	t.Cleanup(func() {
-		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
@@ -133,6 +131,11 @@ func TestWhatIsUnderWayAtTheEndOfADrain(t *testing.T) {
 // shown, and a peer that has few keeps them.
 func TestACrowdOfOnePeer(t *testing.T) {
 	t.Parallel()
+	if l, err := net.Listen("tcp", "127.0.0.2:0"); err != nil {
+		t.Skipf("no second address on this machine: %v", err)
+	} else if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
 	s := admissionOn(t, true, nil)
 	s.Register("/x", admission.NewBodies().Handler(http.NotFoundHandler()))
 	s.started(t)
@@ -157,7 +160,7 @@ func TestACrowdOfOnePeer(t *testing.T) {
 	for range rush + 20 {
 		conn, err := stranger.DialContext(t.Context(), "tcp", s.address)
 		if err != nil {
-			t.Skipf("no second address on this machine: %v", err)
+			t.Fatal(err)
 		}
 		defer func() { _ = conn.Close() }()
 		// What an API server's connection has shown, too.
@@ -182,31 +185,9 @@ func TestACrowdOfOnePeer(t *testing.T) {
 // TestAnAnsweredConnectionStays where strangers come from the same address.
 func TestAnAnsweredConnectionStays(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := newCrowd(l, 4)
+	c, come := crowded(t, 4)
 	c.share = true
-	defer func() { _ = c.Close() }()
-	come := func() *guest {
-		t.Helper()
-		client, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = client.Close() })
-		conn, err := c.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		g, ok := guestOf(conn)
-		if !ok {
-			t.Fatalf("%T", conn)
-		}
-		return g
-	}
-	first := come()
+	_, first := come()
 	first.set(func(g *guest) { g.trusted = "answered" })
 	for range 8 {
 		come()

@@ -28,7 +28,6 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
-	"github.com/belay-dev/belay/test/integration/plane"
 	"github.com/belay-dev/belay/test/integration/stack"
 )
 
@@ -89,11 +88,11 @@ func kustomized(overlay string) func(context.Context, *testing.T) []byte {
 		if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		kubectl, err := plane.Kubectl(ctx, nil)
+		raw, err := stack.Kustomize(ctx, dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return printed(ctx, t, kubectl, "kustomize", dir)
+		return raw
 	}
 }
 

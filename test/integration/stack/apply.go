@@ -34,8 +34,17 @@ var kubectl = sync.OnceValues(func() (string, error) {
 	return plane.Kubectl(ctx, os.Stderr)
 })
 
-// ReadManifests builds a folder's kustomization, as kubectl apply -k does.
+// ReadManifests reads a folder's kustomization, as kubectl apply -k does.
 func ReadManifests(ctx context.Context, dir string) ([]*unstructured.Unstructured, error) {
+	raw, err := Kustomize(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	return Decode(raw)
+}
+
+// Kustomize builds a folder's kustomization, and returns it as it is written.
+func Kustomize(ctx context.Context, dir string) ([]byte, error) {
 	kubectl, err := kubectl()
 	if err != nil {
 		return nil, fmt.Errorf("building kubectl: %w", err)
@@ -47,7 +56,7 @@ func ReadManifests(ctx context.Context, dir string) ([]*unstructured.Unstructure
 	if err != nil {
 		return nil, fmt.Errorf("building %s: %w: %s", filepath.Base(dir), err, stderr.Bytes())
 	}
-	return Decode(raw)
+	return raw, nil
 }
 
 // Decode reads YAML documents.

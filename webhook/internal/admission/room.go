@@ -56,7 +56,7 @@ func (a *arrival) take(ctx context.Context, size, lacks int64) error {
 		return nil
 	}
 	if a.conn != nil {
-		if a.conn.waits.Add(1); a.conn.waits.Load() > MaxWaiting {
+		if a.conn.waits.Add(1) > MaxWaiting {
 			a.conn.waits.Add(-1)
 			r.mu.Unlock()
 			return errBusy
