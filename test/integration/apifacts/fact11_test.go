@@ -43,11 +43,21 @@ func (f *fixture) release(t *testing.T, name string) {
 	}
 }
 
+// collectorIsUpToDate waits until the garbage collector has seen all ConfigMaps that there are. It
+// lets go those dependents that it knows: one that it has not seen keeps its reference.
+func (f *fixture) collectorIsUpToDate(t *testing.T) {
+	t.Helper()
+	nobody := ownedBy("batch/v1", "Job", "nobody", "00000000-0000-0000-0000-000000000000")
+	f.createConfigMap(t, metav1.ObjectMeta{Name: "last", OwnerReferences: []metav1.OwnerReference{nobody}})
+	eventually(t, "it is collected", not(f.configMapExists("last")))
+}
+
 // Fact 11: a Job deleted with default options is orphan-deleted and keeps its name,
 // until the garbage collector has let its dependents go.
 func TestFact11_DefaultDeletionOfJobOrphansAndKeepsTheName(t *testing.T) {
 	f := setUp(t, strict)
 	job := f.withDependent(t, metav1.ObjectMeta{Name: "one"})
+	f.collectorIsUpToDate(t)
 	resume := strict.pauseControllers(t)
 	if err := f.jobs().Delete(t.Context(), "one", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
