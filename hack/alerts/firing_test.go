@@ -33,35 +33,35 @@ const (
 // healthy are series of a belay that works, as sampled reads them. A counter with labels is not
 // there before it has counted.
 var healthy = []string{
-	`up{namespace="belay-system", job="belay-webhook-replicas", pod="w-1"} 1x180`,
-	`up{namespace="belay-system", job="belay-webhook-replicas", pod="w-2"} 1x180`,
-	`up{namespace="belay-system", job="belay-controller-replicas", pod="c-1"} 1x180`,
-	`up{namespace="belay-system", job="belay-controller-replicas", pod="c-2"} 1x180`,
-	`leader_election_master_status{namespace="belay-system", job="belay-controller-replicas", pod="c-1", name="belay-controller"} 1x180`,
-	`leader_election_master_status{namespace="belay-system", job="belay-controller-replicas", pod="c-2", name="belay-controller"} 0x180`,
+	`up{namespace="elsewhere", job="belay-webhook-replicas", pod="w-1"} 1x180`,
+	`up{namespace="elsewhere", job="belay-webhook-replicas", pod="w-2"} 1x180`,
+	`up{namespace="elsewhere", job="belay-controller-replicas", pod="c-1"} 1x180`,
+	`up{namespace="elsewhere", job="belay-controller-replicas", pod="c-2"} 1x180`,
+	`leader_election_master_status{namespace="elsewhere", job="belay-controller-replicas", pod="c-1", name="belay-controller"} 1x180`,
+	`leader_election_master_status{namespace="elsewhere", job="belay-controller-replicas", pod="c-2", name="belay-controller"} 0x180`,
 	// Somebody else's webhook is not reached.
 	`apiserver_admission_webhook_rejection_count{name="a.example.com", type="admit", operation="CREATE", error_type="calling_webhook_error", rejection_code="503"} 0+60x180`,
 	`apiserver_admission_webhook_fail_open_count{name="a.example.com", type="admit"} 0+60x180`,
 	// belay denies what it is to deny.
 	`apiserver_admission_webhook_rejection_count{name="jobs.name.belay.dev", type="validating", operation="CREATE", error_type="no_error", rejection_code="409"} 0+60x180`,
-	`belay_admission_decisions_total{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", mode="enforce", decision="allowed", reason="Owned"} 0+600x180`,
-	`belay_admission_decisions_total{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", mode="enforce", decision="allowed", reason="OwnerLookupFailed"} 0+1x180`,
-	`belay_admission_duration_seconds_bucket{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", le="0.5"} 0+600x180`,
-	`belay_admission_duration_seconds_bucket{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", le="1"} 0+600x180`,
-	`belay_admission_duration_seconds_bucket{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", le="2.5"} 0+600x180`,
-	`belay_admission_duration_seconds_bucket{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", le="+Inf"} 0+600x180`,
-	`belay_registration_writes_total{namespace="belay-system", pod="c-1", kind="MutatingWebhookConfiguration", result="ok"} 1+1x180`,
-	`belay_registration_entries{namespace="belay-system", pod="w-1", trust="trusted"} 4x180`,
-	`belay_registration_entries{namespace="belay-system", pod="w-1", trust="untrusted"} 0x180`,
-	`belay_certificate_expiry_timestamp_seconds{namespace="belay-system", pod="w-1", certificate="leaf"} 172900x180`,
-	`belay_certificate_expiry_timestamp_seconds{namespace="belay-system", pod="w-1", certificate="ca"} 10368000x180`,
-	`belay_certificate_loads_total{namespace="belay-system", pod="w-1", result="ok", reason="Renewed"} 1x60 2x120`,
-	`belay_ca_rotation_phase{namespace="belay-system", pod="c-1", phase="steady"} 0x20 1x160`,
-	`belay_ca_rotation_phase{namespace="belay-system", pod="c-1", phase="add"} 1x10 0x170`,
-	`belay_ca_rotation_phase{namespace="belay-system", pod="c-1", phase="serve"} 0x10 1x10 0x160`,
-	`belay_reports_total{namespace="belay-system", pod="w-1", result="accepted", reason="Written"} 0+600x180`,
-	`belay_reports_total{namespace="belay-system", pod="w-1", result="refused", reason="PodGone"} 0+600x180`,
-	`belay_reports_total{namespace="belay-system", pod="w-1", result="refused", reason="TooManyReports"} 0+1x180`,
+	`belay_admission_decisions_total{namespace="elsewhere", pod="w-1", webhook="owner", phase="mutate", mode="enforce", decision="allowed", reason="Owned"} 0+600x180`,
+	`belay_admission_decisions_total{namespace="elsewhere", pod="w-1", webhook="owner", phase="mutate", mode="enforce", decision="allowed", reason="OwnerLookupFailed"} 0+1x180`,
+	`belay_admission_duration_seconds_bucket{namespace="elsewhere", pod="w-1", webhook="owner", phase="mutate", le="0.5"} 0+600x180`,
+	`belay_admission_duration_seconds_bucket{namespace="elsewhere", pod="w-1", webhook="owner", phase="mutate", le="1"} 0+600x180`,
+	`belay_admission_duration_seconds_bucket{namespace="elsewhere", pod="w-1", webhook="owner", phase="mutate", le="2.5"} 0+600x180`,
+	`belay_admission_duration_seconds_bucket{namespace="elsewhere", pod="w-1", webhook="owner", phase="mutate", le="+Inf"} 0+600x180`,
+	`belay_registration_writes_total{namespace="elsewhere", pod="c-1", kind="MutatingWebhookConfiguration", result="ok"} 1+1x180`,
+	`belay_registration_entries{namespace="elsewhere", pod="w-1", trust="trusted"} 4x180`,
+	`belay_registration_entries{namespace="elsewhere", pod="w-1", trust="untrusted"} 0x180`,
+	`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="leaf"} 172900x180`,
+	`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="ca"} 10368000x180`,
+	`belay_certificate_loads_total{namespace="elsewhere", pod="w-1", result="ok", reason="Renewed"} 1x60 2x120`,
+	`belay_ca_rotation_phase{namespace="elsewhere", pod="c-1", phase="steady"} 0x20 1x160`,
+	`belay_ca_rotation_phase{namespace="elsewhere", pod="c-1", phase="add"} 1x10 0x170`,
+	`belay_ca_rotation_phase{namespace="elsewhere", pod="c-1", phase="serve"} 0x10 1x10 0x160`,
+	`belay_reports_total{namespace="elsewhere", pod="w-1", result="accepted", reason="Written"} 0+600x180`,
+	`belay_reports_total{namespace="elsewhere", pod="w-1", result="refused", reason="PodGone"} 0+600x180`,
+	`belay_reports_total{namespace="elsewhere", pod="w-1", result="refused", reason="TooManyReports"} 0+1x180`,
 }
 
 // A story is what goes wrong, and which alerts tell it.
@@ -81,8 +81,8 @@ func TestEachAlertFiresWhenItIsTrueAndNotOtherwise(t *testing.T) {
 		"all is well": {},
 		"no replica of belay-webhook answers": {
 			series: []string{
-				`up{namespace="belay-system", job="belay-webhook-replicas", pod="w-1"} 1x60 0x120`,
-				`up{namespace="belay-system", job="belay-webhook-replicas", pod="w-2"} 1x60 0x120`,
+				`up{namespace="elsewhere", job="belay-webhook-replicas", pod="w-1"} 1x60 0x120`,
+				`up{namespace="elsewhere", job="belay-webhook-replicas", pod="w-2"} 1x60 0x120`,
 			},
 			fires: map[string]string{
 				"BelayWebhookDown: No replica of belay-webhook answers.":  "62-179",
@@ -98,11 +98,11 @@ func TestEachAlertFiresWhenItIsTrueAndNotOtherwise(t *testing.T) {
 			},
 		},
 		"one replica is away for a while": {
-			series: []string{`up{namespace="belay-system", job="belay-controller-replicas", pod="c-2"} 1x60 0x30 1x90`},
+			series: []string{`up{namespace="elsewhere", job="belay-controller-replicas", pod="c-2"} 1x60 0x30 1x90`},
 			fires:  map[string]string{"BelayReplicaDown: Replica c-2 of belay does not answer.": "70-89"},
 		},
 		"nobody leads": {
-			series: []string{`leader_election_master_status{namespace="belay-system", job="belay-controller-replicas", pod="c-1", name="belay-controller"} 1x60 0x120`},
+			series: []string{`leader_election_master_status{namespace="elsewhere", job="belay-controller-replicas", pod="c-1", name="belay-controller"} 1x60 0x120`},
 			fires:  map[string]string{"BelayNoLeader: No replica of belay-controller works.": "65-179"},
 		},
 		"API servers do not reach belay, and refuse": {
@@ -115,81 +115,81 @@ func TestEachAlertFiresWhenItIsTrueAndNotOtherwise(t *testing.T) {
 		},
 		"reviews take two seconds": {
 			series: []string{
-				`belay_admission_duration_seconds_bucket{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", le="0.5"} 0+600x60 36000+540x120`,
-				`belay_admission_duration_seconds_bucket{namespace="belay-system", pod="w-1", webhook="owner", phase="mutate", le="1"} 0+600x60 36000+540x120`,
+				`belay_admission_duration_seconds_bucket{namespace="elsewhere", pod="w-1", webhook="owner", phase="mutate", le="0.5"} 0+600x60 36000+540x120`,
+				`belay_admission_duration_seconds_bucket{namespace="elsewhere", pod="w-1", webhook="owner", phase="mutate", le="1"} 0+600x60 36000+540x120`,
 			},
 			fires: map[string]string{"BelaySlow: One of a hundred reviews (owner, mutate) takes more than a second.": "71-179"},
 		},
 		"look-ups fail": {
-			series: []string{`belay_admission_decisions_total{namespace="belay-system", pod="w-1", webhook="name", phase="validate", mode="enforce", decision="denied", reason="LookupFailed"} _x60 7+7x120`},
+			series: []string{`belay_admission_decisions_total{namespace="elsewhere", pod="w-1", webhook="name", phase="validate", mode="enforce", decision="denied", reason="LookupFailed"} _x60 7+7x120`},
 			fires:  map[string]string{"BelayCannotFindOut: belay cannot find out what it needs to decide (name, LookupFailed).": "74-179"},
 		},
 		"one panic": {
-			series: []string{`belay_admission_panics_total{namespace="belay-system", pod="w-1", webhook="owner"} _x60 1x120`},
+			series: []string{`belay_admission_panics_total{namespace="elsewhere", pod="w-1", webhook="owner"} _x60 1x120`},
 			fires:  map[string]string{"BelayPanics: belay-webhook has met a bug of its own (owner).": "60-119"},
 		},
 		"one more panic": {
-			series: []string{`belay_admission_panics_total{namespace="belay-system", pod="w-1", webhook="owner"} 1x100 2x80`},
+			series: []string{`belay_admission_panics_total{namespace="elsewhere", pod="w-1", webhook="owner"} 1x100 2x80`},
 			fires: map[string]string{
 				// Of the one that was there from the beginning, nobody knows when it was.
 				"BelayPanics: belay-webhook has met a bug of its own (owner).": "0-59, 100-158",
 			},
 		},
 		"somebody fights for a registration": {
-			series: []string{`belay_registration_writes_total{namespace="belay-system", pod="c-1", kind="MutatingWebhookConfiguration", result="held"} _x60 1+1x120`},
+			series: []string{`belay_registration_writes_total{namespace="elsewhere", pod="c-1", kind="MutatingWebhookConfiguration", result="held"} _x60 1+1x120`},
 			fires:  map[string]string{"BelayRegistrationContested: The MutatingWebhookConfiguration of belay cannot be kept as policies want it (held).": "81-179"},
 		},
 		"somebody changed a registration once": {
-			series: []string{`belay_registration_writes_total{namespace="belay-system", pod="c-1", kind="MutatingWebhookConfiguration", result="held"} 1x60 2x120`},
+			series: []string{`belay_registration_writes_total{namespace="elsewhere", pod="c-1", kind="MutatingWebhookConfiguration", result="held"} 1x60 2x120`},
 		},
 		// With attempts that somebody slows down to one in sixteen minutes, and in seventeen.
 		"the API server refuses a registration": {
-			series: []string{`belay_registration_writes_total{namespace="belay-system", pod="c-1", kind="MutatingWebhookConfiguration", result="error"} 1x10 15x3 16x5 17x11 18x17 19x16 20x17 21x17 22x16 23x17 24x51`},
+			series: []string{`belay_registration_writes_total{namespace="elsewhere", pod="c-1", kind="MutatingWebhookConfiguration", result="error"} 1x10 15x3 16x5 17x11 18x17 19x16 20x17 21x17 22x16 23x17 24x51`},
 			fires:  map[string]string{"BelayRegistrationContested: The MutatingWebhookConfiguration of belay cannot be kept as policies want it (error).": "30-147"},
 		},
 		"an entry trusts another CA": {
-			series: []string{`belay_registration_entries{namespace="belay-system", pod="w-1", trust="untrusted"} 0x60 2x60 0x60`},
+			series: []string{`belay_registration_entries{namespace="elsewhere", pod="w-1", trust="untrusted"} 0x60 2x60 0x60`},
 			fires:  map[string]string{"BelayEntryUntrusted: The API server calls w-1 for some entries no more: their caBundle does not trust its certificate.": "70-123"},
 		},
 		"somebody undoes it time and again": {
-			series: []string{`belay_registration_entries{namespace="belay-system", pod="w-1", trust="untrusted"} 0x60 1x1 0x2 1x1 0x3 1x1 0x2 1x1 0x3 1x1 0x105`},
+			series: []string{`belay_registration_entries{namespace="elsewhere", pod="w-1", trust="untrusted"} 0x60 1x1 0x2 1x1 0x3 1x1 0x2 1x1 0x3 1x1 0x105`},
 			fires:  map[string]string{"BelayEntryUntrusted: The API server calls w-1 for some entries no more: their caBundle does not trust its certificate.": "70-78"},
 		},
 		"an entry was put right at once": {
-			series: []string{`belay_registration_entries{namespace="belay-system", pod="w-1", trust="untrusted"} 0x60 1x1 0x119`},
+			series: []string{`belay_registration_entries{namespace="elsewhere", pod="w-1", trust="untrusted"} 0x60 1x1 0x119`},
 		},
 		"a certificate is not renewed": {
-			series: []string{`belay_certificate_expiry_timestamp_seconds{namespace="belay-system", pod="w-1", certificate="leaf"} 90000x180`},
+			series: []string{`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="leaf"} 90000x180`},
 			fires:  map[string]string{"BelayCertificateExpires: The certificate that w-1 serves expires within a day.": "76-179"},
 		},
 		"the CA is not replaced": {
-			series: []string{`belay_certificate_expiry_timestamp_seconds{namespace="belay-system", pod="w-1", certificate="ca"} 5184000x180`},
+			series: []string{`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="ca"} 5184000x180`},
 			fires:  map[string]string{"BelayCAExpires: The CA of w-1 expires within sixty days, and should have been replaced.": "61-179"},
 		},
 		"a certificate cannot be used": {
-			series: []string{`belay_certificate_fault{namespace="belay-system", pod="w-1", reason="Mismatched"} _x60 1x60 _x60`},
+			series: []string{`belay_certificate_fault{namespace="elsewhere", pod="w-1", reason="Mismatched"} _x60 1x60 _x60`},
 			fires:  map[string]string{"BelayCertificateUnusable: w-1 serves an old certificate, since the new one cannot be used (Mismatched).": "75-123"},
 		},
 		"a certificate cannot be used for a moment": {
-			series: []string{`belay_certificate_fault{namespace="belay-system", pod="w-1", reason="Missing"} _x60 1x5 _x115`},
+			series: []string{`belay_certificate_fault{namespace="elsewhere", pod="w-1", reason="Missing"} _x60 1x5 _x115`},
 		},
 		"a rotation gets stuck": {
 			series: []string{
-				`belay_ca_rotation_phase{namespace="belay-system", pod="c-1", phase="serve"} 0x10 1x170`,
-				`belay_ca_rotation_phase{namespace="belay-system", pod="c-1", phase="steady"} 0x180`,
+				`belay_ca_rotation_phase{namespace="elsewhere", pod="c-1", phase="serve"} 0x10 1x170`,
+				`belay_ca_rotation_phase{namespace="elsewhere", pod="c-1", phase="steady"} 0x180`,
 			},
 			fires: map[string]string{`BelayRotationStuck: The rotation of belay's CA stays in its phase "serve".`: "130-179"},
 		},
 		"another controller leads in the middle of a rotation that is stuck": {
 			series: []string{
-				`belay_ca_rotation_phase{namespace="belay-system", pod="c-1", phase="serve"} 0x10 1x50 0x120`,
-				`belay_ca_rotation_phase{namespace="belay-system", pod="c-1", phase="steady"} 0x60 0x120`,
-				`belay_ca_rotation_phase{namespace="belay-system", pod="c-2", phase="serve"} _x60 1x120`,
+				`belay_ca_rotation_phase{namespace="elsewhere", pod="c-1", phase="serve"} 0x10 1x50 0x120`,
+				`belay_ca_rotation_phase{namespace="elsewhere", pod="c-1", phase="steady"} 0x60 0x120`,
+				`belay_ca_rotation_phase{namespace="elsewhere", pod="c-2", phase="serve"} _x60 1x120`,
 			},
 			fires: map[string]string{`BelayRotationStuck: The rotation of belay's CA stays in its phase "serve".`: "130-179"},
 		},
 		"sidecars are put off": {
-			series: []string{`belay_reports_total{namespace="belay-system", pod="w-2", result="refused", reason="TooManyReports"} _x60 60+60x120`},
+			series: []string{`belay_reports_total{namespace="elsewhere", pod="w-2", result="refused", reason="TooManyReports"} _x60 60+60x120`},
 			fires:  map[string]string{"BelayReportsFail: Reports of sidecars are put off (TooManyReports).": "72-179"},
 		},
 	}
