@@ -299,9 +299,9 @@ func TestABurst(t *testing.T) {
 }
 
 // TestLargeReviewsOfOneConnection: there is not room for all of them. None is cut off; who may not
-// wait is told to come again, and a small one beside them does not wait.
+// wait is told to come again, and a small one beside them does not wait. It is alone: a review of
+// which nothing comes for half a second is sent away, and here the senders compute.
 func TestLargeReviewsOfOneConnection(t *testing.T) {
-	t.Parallel()
 	s := admissionOn(t, true, nil)
 	s.Register("/x", admission.NewBodies().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -344,6 +344,38 @@ func TestLargeReviewsOfOneConnection(t *testing.T) {
 	calls.Wait()
 	if done.Load() < 5 {
 		t.Errorf("%d of 16 were answered, %d put off", done.Load(), putOff.Load())
+	}
+}
+
+// TestATooLargeReviewLeavesTheConnection to the other calls of its API server, which share it.
+func TestATooLargeReviewLeavesTheConnection(t *testing.T) {
+	t.Parallel()
+	s := admissionOn(t, true, nil)
+	s.Register("/x", admission.NewBodies().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength > 10 {
+			w.WriteHeader(http.StatusRequestEntityTooLarge)
+		}
+	})))
+	s.started(t)
+	client := callers(t, true)
+	for i, size := range []int{1, 8 << 20, 1, 8 << 20, 1} {
+		var conn httptrace.GotConnInfo
+		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { conn = info }})
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+s.address+"/x?timeout=10s", strings.NewReader(strings.Repeat("x", size)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close()
+		if want := map[bool]int{true: http.StatusOK, false: http.StatusRequestEntityTooLarge}[size == 1]; resp.StatusCode != want {
+			t.Errorf("%d bytes are answered %d, want %d", size, resp.StatusCode, want)
+		}
+		if conn.Reused != (i > 0) {
+			t.Errorf("call %d: a new connection: %t", i, !conn.Reused)
+		}
 	}
 }
 

@@ -61,8 +61,10 @@ func (b *Bodies) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > maxBody {
 			// Refused by its length. Of so much the server reads no rest, and it gives the answer
-			// time to arrive before it closes the connection.
-			w.Header().Set("Connection", "close")
+			// time to arrive before it closes the connection; over HTTP/2 it ends the call alone.
+			if r.ProtoMajor < 2 {
+				w.Header().Set("Connection", "close")
+			}
 			refused := r.WithContext(r.Context()) // the server looks at r's own body for that
 			refused.Body = http.NoBody
 			h.ServeHTTP(w, refused)
