@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -140,7 +141,7 @@ func once(ctx context.Context, s settings.Settings, wrong error, stdout io.Write
 		fmt.Fprintf(stdout, "report to %s: %s: %v\n", s.Collector, o.kind, o.err)
 		return ExitNotReady
 	}
-	fmt.Fprintf(stdout, "report to %s: delivered; the next one in %s\n", s.Collector, o.interval)
+	fmt.Fprintf(stdout, "report to %s: delivered; outcome: %s; the next one in %s\n", s.Collector, cmp.Or(o.outcome, "not told"), o.interval)
 	return code
 }
 
@@ -253,7 +254,7 @@ func (l *loop) tell(o outcome) {
 		l.trouble = ""
 		l.log.Info("reports get through again")
 	case o.kind == delivered:
-		l.log.Debug("reported", "sequence", o.sequence, "next", o.interval.String())
+		l.log.Debug("reported", "sequence", o.sequence, "outcome", o.outcome, "next", o.interval.String())
 	case l.trouble != o.kind:
 		l.trouble = o.kind
 		l.log.Warn("report not delivered; trying again", "outcome", string(o.kind), "error", fmt.Sprint(o.err))

@@ -158,7 +158,7 @@ type collector struct {
 
 func accept(interval time.Duration) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
-		body, err := wire.EncodeAnswer(wire.AnswerWith(interval))
+		body, err := wire.EncodeAnswer(wire.AnswerWith("Written", interval))
 		if err != nil {
 			panic(err)
 		}

@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -538,6 +539,12 @@ func TestOnce(t *testing.T) {
 	absent := newCollector(t, ca.issue(t))
 	refusing := newCollector(t, ca.issue(t)).start(t)
 	refusing.will(refuse(403, "OtherPod"))
+	older := newCollector(t, ca.issue(t)).start(t)
+	older.will(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"intervalMillis":1000}`)) })
+	echo := newCollector(t, ca.issue(t)).start(t)
+	echo.will(func(w http.ResponseWriter, r *http.Request) {
+		_ = json.NewEncoder(w).Encode(wire.AnswerWith(r.Header.Get("Authorization"), time.Second))
+	})
 	down := newTarget(t)
 	down.status.Store(500)
 	tests := map[string]struct {
@@ -545,11 +552,13 @@ func TestOnce(t *testing.T) {
 		want []string
 		code int
 	}{
-		"ready":                          {newPod(t, c.addr, ca.pem).probes(main, "/"), []string{"ProbeSucceeded", "delivered; the next one in 1s"}, 0},
+		"ready":                          {newPod(t, c.addr, ca.pem).probes(main, "/"), []string{"ProbeSucceeded", "delivered; outcome: Written; the next one in 1s"}, 0},
 		"not ready":                      {newPod(t, c.addr, ca.pem).probes(down, "/").with(settings.FailureThreshold, "3"), []string{"BadStatus the HTTP status is 500", "delivered"}, 1},
 		"no probe":                       {newPod(t, c.addr, ca.pem), []string{"none to run (NoProbe)", "delivered"}, 0},
 		"ready, and no collector":        {newPod(t, absent.addr, ca.pem).probes(main, "/"), []string{"ProbeSucceeded", "report to " + absent.addr + ": failed", "connection refused"}, 1},
 		"ready, and refused":             {newPod(t, refusing.addr, ca.pem).probes(main, "/"), []string{"refused: the collector answers 403 OtherPod the test refuses"}, 1},
+		"a collector of another version": {newPod(t, older.addr, ca.pem), []string{"delivered; outcome: not told"}, 0},
+		"one that repeats the token":     {newPod(t, echo.addr, ca.pem), []string{"outcome: something that repeats the token"}, 0},
 		"no collector that can be named": {newPod(t, "nowhere", ca.pem).probes(main, "/"), []string{`settings: BELAY_COLLECTOR is "nowhere"`}, 1},
 	}
 	for name, tc := range tests {

@@ -40,7 +40,9 @@ type outcome struct {
 	kind     eventKind
 	sequence uint64
 	interval time.Duration
-	err      error
+	// outcome is what the collector says came of it, where it was delivered.
+	outcome string
+	err     error
 }
 
 func newSender(s settings.Settings) (*sender, error) {
@@ -105,6 +107,7 @@ func (s *sender) send(ctx context.Context, r wire.Report) outcome {
 			return o
 		}
 		o.kind, o.interval, o.err = delivered, a.Interval(), nil
+		o.outcome = said(wire.Refusal{Reason: a.Outcome}, req.Header.Get("Authorization"))
 	case answer.Status == http.StatusTooManyRequests || answer.Status == http.StatusServiceUnavailable:
 		o.kind, o.interval = busy, retryAfter(answer.Header)
 	case answer.Status == http.StatusUnauthorized:

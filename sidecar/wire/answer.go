@@ -28,11 +28,14 @@ type Answer struct {
 	// IntervalMillis is when to report again if nothing changes before, in
 	// milliseconds. Read it through Interval.
 	IntervalMillis int64 `json:"intervalMillis,omitempty"`
+	// Outcome is what came of the report, for people: a word of the collector's closed list
+	// (see its Reason), such as Written or NotRunning. Collectors before it leave it out.
+	Outcome string `json:"outcome,omitempty"`
 }
 
-// AnswerWith returns the answer that asks for the given interval.
-func AnswerWith(interval time.Duration) Answer {
-	return Answer{IntervalMillis: interval.Milliseconds()}
+// AnswerWith returns the answer that tells what came of a report, and asks for the given interval.
+func AnswerWith(outcome string, interval time.Duration) Answer {
+	return Answer{IntervalMillis: interval.Milliseconds(), Outcome: outcome}
 }
 
 // Interval returns when to report again. It is total: an absent interval is

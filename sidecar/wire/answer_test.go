@@ -17,9 +17,9 @@ func TestAnswerInterval(t *testing.T) {
 	}{
 		"an absent interval is the default":      {answer: wire.Answer{}, want: wire.DefaultInterval},
 		"a negative interval is the default":     {answer: wire.Answer{IntervalMillis: -1}, want: wire.DefaultInterval},
-		"a short interval is kept":               {answer: wire.AnswerWith(1500 * time.Millisecond), want: 1500 * time.Millisecond},
-		"an interval of a moment is the minimum": {answer: wire.AnswerWith(time.Millisecond), want: wire.MinInterval},
-		"an interval of a day is the maximum":    {answer: wire.AnswerWith(24 * time.Hour), want: wire.MaxInterval},
+		"a short interval is kept":               {answer: wire.AnswerWith("Written", 1500*time.Millisecond), want: 1500 * time.Millisecond},
+		"an interval of a moment is the minimum": {answer: wire.AnswerWith("Written", time.Millisecond), want: wire.MinInterval},
+		"an interval of a day is the maximum":    {answer: wire.AnswerWith("Written", 24*time.Hour), want: wire.MaxInterval},
 		"the largest number does not overflow":   {answer: wire.Answer{IntervalMillis: math.MaxInt64}, want: wire.MaxInterval},
 	}
 	for name, tc := range tests {

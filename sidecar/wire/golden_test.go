@@ -41,7 +41,8 @@ func TestGolden(t *testing.T) {
 			r.State, r.Reason, r.Instance, r.Sequence = wire.StateUnknown, "NoProbe", "", 1
 		}),
 		"answer-v1-default.json": encoded(wire.EncodeAnswer(wire.Answer{}))(t),
-		"answer-v1-short.json":   encoded(wire.EncodeAnswer(wire.AnswerWith(time.Second)))(t),
+		"answer-v1-short.json":   encoded(wire.EncodeAnswer(wire.AnswerWith("", time.Second)))(t),
+		"answer-v1-outcome.json": encoded(wire.EncodeAnswer(wire.AnswerWith("NotRunning", time.Second)))(t),
 	}
 
 	known := map[string]bool{}

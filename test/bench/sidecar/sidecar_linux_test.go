@@ -154,7 +154,7 @@ type process struct {
 func start(b *testing.B, binary string, ca []byte, cert tls.Certificate, main string, interval time.Duration) *process {
 	b.Helper()
 	p := &process{reports: make(chan struct{}, 100)}
-	answer, err := wire.EncodeAnswer(wire.AnswerWith(interval))
+	answer, err := wire.EncodeAnswer(wire.AnswerWith("Written", interval))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -150,7 +150,7 @@ func (c *Collector) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		body, err = no.encode()
 	} else {
-		body, err = wire.EncodeAnswer(wire.AnswerWith(d.Interval))
+		body, err = wire.EncodeAnswer(wire.AnswerWith(string(d.Reason), d.Interval))
 	}
 	if err != nil {
 		c.Log.Error(err, "answer not encoded")

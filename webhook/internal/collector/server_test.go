@@ -144,7 +144,7 @@ func answered(t *testing.T, w *httptest.ResponseRecorder) string {
 		if err != nil {
 			t.Error(err)
 		}
-		text += " " + a.Interval().String()
+		text += " " + a.Outcome + " " + a.Interval().String()
 	} else {
 		r := wire.DecodeRefusal(w.Body.Bytes())
 		if r.Message == "" || strings.ContainsAny(r.Message, "\n\r") || strings.HasSuffix(r.Message, ".") {
@@ -186,15 +186,15 @@ func TestServe(t *testing.T) {
 		want    string
 		writes  int
 	}{
-		"a report":                        {request: post(reportAt(time.Now())), want: "200 1m0s", writes: 1},
-		"a field of a newer sidecar":      {request: post(reportAt(time.Now()), body(strings.Replace(string(good), "{", `{"later":1,`, 1))), want: "200 1m0s", writes: 1},
-		"with a charset":                  {request: post(reportAt(time.Now()), header("Content-Type", "application/json; charset=utf-8")), want: "200 1m0s", writes: 1},
-		"in chunks":                       {request: post(reportAt(time.Now()), chunked(string(good))), want: "200 1m0s", writes: 1},
-		"as long as it may be":            {request: post(reportAt(time.Now()), body(string(good)+strings.Repeat(" ", wire.MaxReportBytes-len(good)))), want: "200 1m0s", writes: 1},
-		"an object waits":                 {given: []func(*collecting){func(c *collecting) { c.waits = waits{freshFor: 30 * time.Second, pods: []string{"u1"}, any: true} }}, request: post(reportAt(time.Now())), want: "200 10s", writes: 1},
-		"an object waits for another pod": {given: []func(*collecting){func(c *collecting) { c.waits = waits{freshFor: 30 * time.Second, pods: []string{"u2"}, any: true} }}, request: post(reportAt(time.Now())), want: "200 1m0s", writes: 1},
-		"nobody knows yet what waits":     {given: []func(*collecting){func(c *collecting) { c.waits.unsynced = true }}, request: post(reportAt(time.Now())), want: "200 10s", writes: 1},
-		"a policy goes by reports":        {given: []func(*collecting){func(c *collecting) { c.waits.any = true }}, request: fields(notReady), want: "200 10s", writes: 1},
+		"a report":                        {request: post(reportAt(time.Now())), want: "200 Written 1m0s", writes: 1},
+		"a field of a newer sidecar":      {request: post(reportAt(time.Now()), body(strings.Replace(string(good), "{", `{"later":1,`, 1))), want: "200 Written 1m0s", writes: 1},
+		"with a charset":                  {request: post(reportAt(time.Now()), header("Content-Type", "application/json; charset=utf-8")), want: "200 Written 1m0s", writes: 1},
+		"in chunks":                       {request: post(reportAt(time.Now()), chunked(string(good))), want: "200 Written 1m0s", writes: 1},
+		"as long as it may be":            {request: post(reportAt(time.Now()), body(string(good)+strings.Repeat(" ", wire.MaxReportBytes-len(good)))), want: "200 Written 1m0s", writes: 1},
+		"an object waits":                 {given: []func(*collecting){func(c *collecting) { c.waits = waits{freshFor: 30 * time.Second, pods: []string{"u1"}, any: true} }}, request: post(reportAt(time.Now())), want: "200 Written 10s", writes: 1},
+		"an object waits for another pod": {given: []func(*collecting){func(c *collecting) { c.waits = waits{freshFor: 30 * time.Second, pods: []string{"u2"}, any: true} }}, request: post(reportAt(time.Now())), want: "200 Written 1m0s", writes: 1},
+		"nobody knows yet what waits":     {given: []func(*collecting){func(c *collecting) { c.waits.unsynced = true }}, request: post(reportAt(time.Now())), want: "200 Written 10s", writes: 1},
+		"a policy goes by reports":        {given: []func(*collecting){func(c *collecting) { c.waits.any = true }}, request: fields(notReady), want: "200 Written 10s", writes: 1},
 
 		// The request.
 		"GET":                             {request: post(reportAt(time.Now()), func(r *http.Request) { r.Method = http.MethodGet }), want: "405 Unreadable"},
@@ -219,9 +219,9 @@ func TestServe(t *testing.T) {
 		"a password":                    {request: post(reportAt(time.Now()), header("Authorization", "Basic eDp5")), want: "401 NoToken"},
 		"a scheme alone":                {request: post(reportAt(time.Now()), header("Authorization", "Bearer ")), want: "401 NoToken"},
 		"a word":                        {request: post(reportAt(time.Now()), header("Authorization", "Bearer secret")), want: "401 NoToken"},
-		"a scheme in small letters":     {request: post(reportAt(time.Now()), header("Authorization", "bearer "+mine.token("s"))), want: "200 1m0s", writes: 1},
+		"a scheme in small letters":     {request: post(reportAt(time.Now()), header("Authorization", "bearer "+mine.token("s"))), want: "200 Written 1m0s", writes: 1},
 		"a token without a scheme":      {request: post(reportAt(time.Now()), header("Authorization", mine.token("s"))), want: "401 NoToken"},
-		"space around the token":        {request: post(reportAt(time.Now()), header("Authorization", "Bearer  "+mine.token("s")+" ")), want: "200 1m0s", writes: 1},
+		"space around the token":        {request: post(reportAt(time.Now()), header("Authorization", "Bearer  "+mine.token("s")+" ")), want: "200 Written 1m0s", writes: 1},
 		"C24: another audience":         {request: token(mine.with("aud", "vault")), want: "401 WrongAudience"},
 		"C24: bound to nothing":         {request: token(mine.with("kubernetes.io", nil)), want: "401 UnboundToken"},
 		"an old token":                  {request: token(claimsOf(me, time.Now().Add(-time.Minute))), want: "401 TokenExpired"},
@@ -242,8 +242,8 @@ func TestServe(t *testing.T) {
 		"the pod cannot be read":     {given: []func(*collecting){failing(errors.New("no answer"), nil)}, request: post(reportAt(time.Now())), want: "503 LookupFailed after 1"},
 		"it must not be written":     {given: []func(*collecting){failing(nil, forbidden)}, request: post(reportAt(time.Now())), want: "503 LookupFailed after 1", writes: 1},
 		"it must not be read":        {given: []func(*collecting){failing(forbidden, nil)}, request: post(reportAt(time.Now())), want: "503 LookupFailed after 1"},
-		"the pod waits":              {given: []func(*collecting){changed(waiting)}, request: post(reportAt(time.Now())), want: "200 1s"},
-		"the pod is done":            {given: []func(*collecting){changed(inPhase(corev1.PodFailed))}, request: post(reportAt(time.Now())), want: "200 1m0s"},
+		"the pod waits":              {given: []func(*collecting){changed(waiting)}, request: post(reportAt(time.Now())), want: "200 NotRunning 1s"},
+		"the pod is done":            {given: []func(*collecting){changed(inPhase(corev1.PodFailed))}, request: post(reportAt(time.Now())), want: "200 Finished 1m0s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -316,17 +316,17 @@ func TestWhatInformersKnowCostsNothing(t *testing.T) {
 				t.Errorf("%s after %d reads, %d writes, %d reviews; want %s, %d, %d", got, g, p, s.reviews.count(), want, gets, writes)
 			}
 		}
-		expect("200 1m0s", 1, 1)
+		expect("200 Written 1m0s", 1, 1)
 		s.cached = cache{cachedOf(s.pod)}
-		expect("200 1m0s", 1, 1)
+		expect("200 Unchanged 1m0s", 1, 1)
 		// While an object waits the report is kept fresh, and no more.
 		s.waits = waits{freshFor: 30 * time.Second, pods: []string{string(me.UID)}, any: true}
 		<-time.After(9 * time.Second)
-		expect("200 10s", 1, 1)
+		expect("200 Unchanged 10s", 1, 1)
 		<-time.After(time.Second)
-		expect("200 10s", 2, 2)
+		expect("200 Written 10s", 2, 2)
 		s.cached = cache{cachedOf(s.pod)}
-		expect("200 10s", 2, 2)
+		expect("200 Unchanged 10s", 2, 2)
 		if c := s.mainReady(); !c.LastProbeTime.After(c.LastTransitionTime.Time) {
 			t.Errorf("%+v", c)
 		}
@@ -351,8 +351,9 @@ func TestAPodThatReportsTooOften(t *testing.T) {
 				t.Errorf("%s, want %s", got, want)
 			}
 		}
-		for range 10 {
-			tell("200 1m0s")
+		tell("200 Written 1m0s")
+		for range 9 {
+			tell("200 Unchanged 1m0s")
 		}
 		tell("429 TooManyReports after 1")
 		w := s.send(post(reportAt(time.Now()), header("Authorization", "Bearer "+claimsOf(other, time.Now().Add(time.Hour)).token("s"))))
@@ -360,12 +361,12 @@ func TestAPodThatReportsTooOften(t *testing.T) {
 			t.Errorf("another pod: %s", got)
 		}
 		<-time.After(time.Second)
-		tell("200 1m0s")
-		tell("200 1m0s")
+		tell("200 Unchanged 1m0s")
+		tell("200 Unchanged 1m0s")
 		tell("429 TooManyReports after 1")
 		<-time.After(time.Minute)
 		for range burst {
-			tell("200 1m0s")
+			tell("200 Unchanged 1m0s")
 		}
 		tell("429 TooManyReports after 1")
 	})
@@ -461,7 +462,7 @@ func TestASlowBodyKeepsNoPlace(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if got := answered(t, s.send(post(reportAt(time.Now())))); got != "200 1m0s" {
+		if got := answered(t, s.send(post(reportAt(time.Now())))); got != "200 Written 1m0s" {
 			t.Error(got)
 		}
 		for _, w := range ends {
@@ -664,7 +665,7 @@ func TestManyReportAtOnce(t *testing.T) {
 				}
 				for {
 					w := c.send(post(reportAt(at, state, sequence(n+1))))
-					if got := answered(t, w); got == "200 1m0s" {
+					if got := answered(t, w); strings.HasPrefix(got, "200 ") {
 						return
 					} else if got != "503 LookupFailed after 1" && got != "429 TooManyReports after 1" {
 						t.Error(got)
@@ -739,16 +740,16 @@ func TestWritesOfOnePodArePutOff(t *testing.T) {
 			}))))
 		}
 		for range writeBurst {
-			if got := turn(); got != "200 1m0s" {
+			if got := turn(); got != "200 Written 1m0s" {
 				t.Errorf("%d: %s", sequence, got)
 			}
 		}
-		if got := turn(); got != "200 2s" {
+		if got := turn(); got != "200 PutOff 2s" {
 			t.Errorf("one more: %s", got)
 		}
 		<-time.After(putOff)
 		again := answered(t, s.send(post(reportAt(time.Now(), func(r *wire.Report) { r.Sequence = sequence }))))
-		if again != "200 1m0s" {
+		if again != "200 Written 1m0s" {
 			t.Errorf("the same again: %s", again)
 		}
 	})

@@ -195,12 +195,12 @@ func TestAWriteThatComesTooLate(t *testing.T) {
 		// message is part of the condition's, afterwards.
 		message string
 	}{
-		"somebody else wrote something else": {once(func(c *cluster) { c.change(func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }) }), "200 1m0s", 2, 2, "(report 5 of r2"},
-		"a later report was written":         {once(func(c *cluster) { c.change(said(corev1.ConditionFalse, "ProbeFailed", "containerd://m1", later, 0)) }), "200 1m0s", 2, 1, "(report 6 of r2"},
-		"the same report was written":        {once(func(c *cluster) { c.change(said(corev1.ConditionTrue, "ProbeSucceeded", "containerd://m1", order, 0)) }), "200 1m0s", 2, 1, "(report 5 of r2"},
+		"somebody else wrote something else": {once(func(c *cluster) { c.change(func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} }) }), "200 Written 1m0s", 2, 2, "(report 5 of r2"},
+		"a later report was written":         {once(func(c *cluster) { c.change(said(corev1.ConditionFalse, "ProbeFailed", "containerd://m1", later, 0)) }), "200 Late 1m0s", 2, 1, "(report 6 of r2"},
+		"the same report was written":        {once(func(c *cluster) { c.change(said(corev1.ConditionTrue, "ProbeSucceeded", "containerd://m1", order, 0)) }), "200 Unchanged 1m0s", 2, 1, "(report 5 of r2"},
 		"C20: the container was restarted": {once(func(c *cluster) {
 			c.change(mainIs(func(s *corev1.ContainerStatus) { s.ContainerID, s.State = "containerd://m2", runningSince(at) }))
-		}), "200 1s", 2, 1, ""},
+		}), "200 EarlierRun 1s", 2, 1, ""},
 		"C23: the pod is being deleted":                  {once(func(c *cluster) { c.change(deleting) }), "403 PodDeleting", 2, 1, ""},
 		"C24: another pod of that name":                  {once(func(c *cluster) { c.change(func(p *corev1.Pod) { p.UID = "u2" }) }), "403 PodReplaced", 2, 1, ""},
 		"C24: another pod, and by chance that version":   {once(func(c *cluster) { c.pod.UID = "u2" }), "403 PodReplaced", 2, 1, ""},
@@ -243,7 +243,7 @@ func TestAConditionGoesThroughTheAPIServer(t *testing.T) {
 	var transitions []string
 	for i, change := range []func(*wire.Report){notReady, func(*wire.Report) {}, func(*wire.Report) {}, unknown("ProbePending")} {
 		r := reportAt(at, change, sequence(uint64(i+1)))
-		if got := answered(t, s.send(post(r))); got != "200 1m0s" {
+		if got := answered(t, s.send(post(r))); got != "200 Written 1m0s" {
 			t.Fatal(got)
 		}
 		var given struct {
