@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/belay-dev/belay/sidecar/wire"
@@ -72,17 +73,20 @@ func TestJunkAtThePorts(t *testing.T) {
 	}
 	same := func(s string) func(int64) string { return func(int64) string { return s } }
 	mebibyte, largest := strings.Repeat("x", 1<<20), strings.Repeat("x", 7<<20)
-	report, err := wire.EncodeReport(wire.Report{
-		Namespace: ns, Pod: "fleet-0", UID: "0", Container: "main", State: wire.StateReady, Reason: "Simulated",
+	pod, err := shared.Kube.CoreV1().Pods(ns).Get(ctx, "fleet-0", metav1.GetOptions{})
+	must(t, err)
+	// As fleet-0 itself would: nothing of it is a secret.
+	forged, err := wire.EncodeReport(wire.Report{
+		Namespace: ns, Pod: pod.Name, UID: string(pod.UID), Container: "main", State: wire.StateReady, Reason: "Simulated",
 		Reporter: "mallory", Sequence: 1, ObservedUnixMillis: time.Now().UnixMilli(), ReporterSinceUnixMillis: 1,
 	})
 	must(t, err)
 	b64 := base64.RawURLEncoding.EncodeToString
 	looksLikeAToken := b64([]byte(`{"alg":"RS256","kid":"k"}`)) + "." +
-		b64(fmt.Appendf(nil, `{"aud":["belay.dev"],"exp":%d,"iss":"https://kubernetes.default.svc.cluster.local","kubernetes.io":{"namespace":%q,"pod":{"name":"fleet-0","uid":"0"}}}`, time.Now().Add(time.Hour).Unix(), ns)) + "." + b64(bytes.Repeat([]byte{1}, 256))
+		b64(fmt.Appendf(nil, `{"aud":["belay.dev"],"exp":%d,"iss":"https://kubernetes.default.svc.cluster.local","kubernetes.io":{"namespace":%q,"pod":{"name":"fleet-0","uid":%q}}}`, time.Now().Add(time.Hour).Unix(), ns, pod.UID)) + "." + b64(bytes.Repeat([]byte{1}, 256))
 	baseline := creates(ctx, t, ns, "quiet", labels, fleet, nil)
 	before := resident(t, w)
-	anchors := anchorsIn(ctx, t, ns)
+	anchors, others := anchorsIn(ctx, t, ns), anchorsIn(ctx, t, "default")
 	for _, k := range []struct {
 		name    string
 		junk    junk
@@ -94,8 +98,8 @@ func TestJunkAtThePorts(t *testing.T) {
 		{"reviews of namespaces that do not exist", post(admission+"/mutate/owner/otf?timeout=3s", "application/json", nil, func(n int64) string { return review(fmt.Sprintf("none-%d", n))(n) }), flooders},
 		{"a mebibyte of nothing", post(admission+"/validate/name/hostile-flood?timeout=3s", "application/json", nil, same(mebibyte)), flooders / 2},
 		{"the largest bodies there are", post(admission+"/validate/name/hostile-flood?timeout=3s", "application/json", nil, same(largest)), 2 * flooders},
-		{"reports without a token", post(collector+wire.Path, wire.ContentType, nil, same(string(report))), flooders},
-		{"reports with tokens that are made up", post(collector+wire.Path, wire.ContentType, map[string]string{"Authorization": "Bearer " + looksLikeAToken + "$N"}, same(string(report))), flooders},
+		{"reports without a token", post(collector+wire.Path, wire.ContentType, nil, same(string(forged))), flooders},
+		{"reports with tokens that are made up", post(collector+wire.Path, wire.ContentType, map[string]string{"Authorization": "Bearer " + looksLikeAToken + "$N"}, same(string(forged))), flooders},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			var answered, top atomic.Int64
@@ -119,6 +123,10 @@ func TestJunkAtThePorts(t *testing.T) {
 			if answered.Load() == 0 {
 				t.Error("nothing was answered: the test shows nothing")
 			}
+			// What is about an opted-out namespace is a review, and is let by unchanged.
+			if n, ok := codes.Load("200"); ok && !strings.HasPrefix(k.name, "reviews of a namespace") && !strings.HasPrefix(k.name, "reviews of namespaces") {
+				t.Errorf("%d were taken", n.(*atomic.Int64).Load())
+			}
 			alive(ctx, t)
 		})
 	}
@@ -128,6 +136,9 @@ func TestJunkAtThePorts(t *testing.T) {
 	// What the creates wanted, and nothing else.
 	if got := anchorsIn(ctx, t, ns); got != anchors {
 		t.Errorf("there are %d Anchors, and were %d", got, anchors)
+	}
+	if got := anchorsIn(ctx, t, "default"); got != others {
+		t.Errorf("there are %d Anchors in a namespace that has not opted in, and were %d", got, others)
 	}
 	if got := fleet.Figures(); got.Failed > 0 {
 		t.Errorf("of %d reports of the fleet %d failed", got.Reports, got.Failed)

@@ -14,6 +14,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/belay-dev/belay/test/integration/stack"
 	"github.com/belay-dev/belay/webhook/app"
@@ -132,7 +133,7 @@ func TestP17_AStandbyThatIsStopped(t *testing.T) {
 		for e := range w.ResultChan() {
 			if l, ok := e.Object.(*coordinationv1.Lease); ok {
 				mu.Lock()
-				seen = append(seen, fmt.Sprintf("%s %s, %d transitions", e.Type, *l.Spec.HolderIdentity, *l.Spec.LeaseTransitions))
+				seen = append(seen, fmt.Sprintf("%s %s, %d transitions", e.Type, ptr.Deref(l.Spec.HolderIdentity, "nobody"), ptr.Deref(l.Spec.LeaseTransitions, -1)))
 				mu.Unlock()
 			}
 		}

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 		Plane: plane.Options{Audit: true}, Presets: []string{"otf"},
 		// With HTTP/2 the API server would ask one replica only.
 		Webhooks: 2, WebhookFlags: []string{"--http2=false", "--certificate-life=2m"},
-		ControllerFlags: []string{"--ca-settle=2s"},
+		ControllerFlags: []string{"--ca-settle=5s"},
 	}, func(ctx context.Context, s *stack.Stack) error { return install(ctx, s, true) }))
 }
 

@@ -5,7 +5,10 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -53,7 +56,9 @@ func TestT06_ARotationThatIsAskedFor(t *testing.T) {
 	before := signerOf(t, secretOf(ctx, t, s))
 	trusted(ctx, t, s, ns, []*x509.Certificate{before}, s.Webhooks()...)
 	history := recorded(ctx, t, s)
-	l, d := begin(ctx, t, s, ns, 50), dialing(ctx, t, s, ns, time.Second, s.Webhooks()...)
+	// Older than what replicas wait for API servers by themselves (2 s), and not as old as the
+	// rotation waits (5 s): as a kubelet's view of a ConfigMap.
+	l, d := begin(ctx, t, s, ns, 50), dialing(ctx, t, s, ns, 3*time.Second, s.Webhooks()...)
 	began := time.Now()
 	ask(ctx, t, s)
 	after := steady(ctx, t, s)
@@ -66,7 +71,7 @@ func TestT06_ARotationThatIsAskedFor(t *testing.T) {
 	trusted(ctx, t, s, ns, []*x509.Certificate{next}, s.Webhooks()...)
 	l.lost(t, "a rotation of the CA")
 	d.refused(t, "a rotation of the CA")
-	stack.Report(t, "a rotation with 2s to settle took %s", took.Round(100*time.Millisecond))
+	stack.Report(t, "a rotation with 5s to settle took %s", took.Round(100*time.Millisecond))
 	want := []string{
 		"signs A, next -, trusts A",
 		"signs A, next B, trusts A B",
@@ -89,6 +94,41 @@ func TestT06_ARotationThatIsAskedFor(t *testing.T) {
 		}
 	}
 	told(ctx, t, s, "next CA made", "certificates are signed by the next CA", "former CA dropped")
+}
+
+// TestARotationWaitsForEachReplica: one that hangs serves the former certificate when it goes on,
+// so that the former CA is trusted until it has answered.
+func TestARotationWaitsForEachReplica(t *testing.T) {
+	ctx, s := turn(t)
+	before := signerOf(t, steady(ctx, t, s))
+	hangs := s.Webhooks()[1]
+	s.Detach(hangs)
+	defer s.Attach()
+	must(t, hangs.Signal(syscall.SIGSTOP))
+	goesOn := sync.OnceFunc(func() { must(t, hangs.Signal(syscall.SIGCONT)) })
+	defer goesOn()
+	ask(ctx, t, s)
+	stack.Eventually(ctx, t, "the next CA signs", func() error {
+		secret, err := readSecret(ctx, s)
+		if err == nil && (signerOf(t, secret).Equal(before) || len(secret.Data["next.crt"]) > 0) {
+			err = errors.New("not yet")
+		}
+		return err
+	})
+	of(ctx, t, signerOf(t, secretOf(ctx, t, s)), s.Webhooks()[0])
+	// Far longer than the rotation waits where all answer, with a look that takes 5 s.
+	for until := time.Now().Add(15 * time.Second); time.Now().Before(until); {
+		if secret := secretOf(ctx, t, s); !slices.ContainsFunc(certificatesOf(secret.Data["ca.crt"]), before.Equal) {
+			t.Fatal("the former CA is trusted no more, and a replica has not said that it serves a certificate of the next one")
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatal(ctx.Err())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	goesOn()
+	of(ctx, t, signerOf(t, steady(ctx, t, s)), s.Webhooks()...)
 }
 
 // told waits for events of the Secret.

@@ -1,16 +1,127 @@
 package several
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/belay-dev/belay/test/fixtures/opensandbox"
 	"github.com/belay-dev/belay/test/integration/stack"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
+
+// What B, and the replica that talks to B, know of a Pod is from before it failed: ready, and
+// witnessed. That brings nothing back.
+func TestEvidenceFromBeforeTheFailure(t *testing.T) {
+	ctx := stack.TestContext(t)
+	ns := shared.TestNamespace(ctx, t, "several", v1alpha1.ModeEnforce)
+	b := newSandbox(ctx, t, ns, "was-ready")
+	b.newPod(ctx, serverA)
+	must(t, opensandbox.Ready(ctx, b.via[serverA], b.pod))
+	b.witnessed(ctx)
+	b.eventuallyKnown(ctx)
+	release := holdB(t)
+	defer release()
+	defer shared.Attach()
+	shared.Detach(shared.Webhooks()[1]) // that of B cannot find out what failed
+	b.fails(ctx)
+	shared.Attach()
+	shared.Detach(shared.Webhooks()[0]) // and is the one to be asked
+	answers := map[int32]int{}
+	for i := range 4 {
+		refused, err := b.phase(ctx, i%2, opensandbox.PhaseSucceed)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case refused == nil:
+			t.Fatal("it recovered")
+		case refused.Code == http.StatusForbidden && causesOf(refused) == "MainNotRunning",
+			refused.Code == http.StatusServiceUnavailable && causesOf(refused) == "LookupFailed":
+			answers[refused.Code]++
+		default:
+			t.Errorf("%d %s: %s", refused.Code, causesOf(refused), refused.Message)
+		}
+	}
+	release()
+	stack.Eventually(ctx, t, "it is refused for what is so", func() error {
+		refused, err := b.phase(ctx, serverB, opensandbox.PhaseSucceed)
+		if err != nil || refused == nil || causesOf(refused) != "MainNotRunning" {
+			return fmt.Errorf("%+v, %w", refused, err)
+		}
+		return nil
+	})
+	stack.Report(t, "several: recoveries by what B knew from before the failure: 403 %d, 503 %d, admitted 0", answers[403], answers[503])
+}
+
+// eventuallyKnown waits until B's cache has the Pod's witness.
+func (b *sandbox) eventuallyKnown(ctx context.Context) {
+	b.t.Helper()
+	stack.Eventually(ctx, b.t, "B knows the witness", func() error {
+		var list corev1.PodList
+		if err := b.via[serverB].List(ctx, &list, client.InNamespace(b.key.Namespace), &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: "0"}}); err != nil {
+			return err
+		}
+		for _, p := range list.Items {
+			if p.UID == b.pod.UID && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == v1alpha1.MainReadyCondition }) {
+				return nil
+			}
+		}
+		return fmt.Errorf("not among %d", len(list.Items))
+	})
+}
+
+// The controller that leads talks to B, and has seen all that an object needs to come back. Before
+// it writes, the Pod crashes where B does not see it.
+func TestEvidenceThatGoesBeforeTheWrite(t *testing.T) {
+	ctx := stack.TestContext(t)
+	ns := shared.TestNamespace(ctx, t, "several", v1alpha1.ModeEnforce)
+	const tries = 5 // the controller waits a second, and may be faster than this test
+	for i := range tries {
+		b := newSandbox(ctx, t, ns, fmt.Sprintf("crashes-again-%d", i))
+		b.newPod(ctx, serverA)
+		must(t, opensandbox.Ready(ctx, b.via[serverA], b.pod))
+		b.fails(ctx)
+		must(t, opensandbox.Ready(ctx, b.via[serverA], b.pod))
+		b.witnessed(ctx)
+		b.eventuallyKnown(ctx)
+		release := holdB(t)
+		must(t, opensandbox.Crash(ctx, b.via[serverA], b.pod, "CrashLoopBackOff"))
+		if b.status(ctx).Phase != opensandbox.PhaseFailed {
+			release()
+			continue
+		}
+		for until := time.Now().Add(5 * time.Second); time.Now().Before(until); {
+			if s := b.status(ctx); s.Phase != opensandbox.PhaseFailed {
+				t.Fatalf("it came back while its Pod has crashed: %+v", s)
+			}
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+				t.Fatal(ctx.Err())
+			}
+		}
+		release()
+		stack.Eventually(ctx, t, "it is refused for what is so", func() error {
+			refused, err := b.phase(ctx, serverB, opensandbox.PhaseSucceed, client.DryRunAll)
+			if err != nil || refused == nil || causesOf(refused) != "MainNotRunning" {
+				return fmt.Errorf("%+v, %w", refused, err)
+			}
+			return nil
+		})
+		if s := b.status(ctx); s.Phase != opensandbox.PhaseFailed || len(s.FailedPodUIDs) != 1 {
+			t.Errorf("status %+v", s)
+		}
+		return
+	}
+	t.Fatalf("in %d tries the controller was faster: the test shows nothing", tries)
+}
 
 // What B, and belay's processes that talk to B, last knew of a Pod is not what is so: an
 // object recovers by no evidence that is only in a cache. What cannot be found out in time is
