@@ -53,8 +53,19 @@ func noLostCalls(t *testing.T) {
 		if err := c.signal(ctx, p, "STOP"); err != nil {
 			return err
 		}
-		l.rest(ctx, 20*time.Second)
-		return errors.Join(c.signal(ctx, p, "CONT"), c.ready(ctx))
+		// Readiness has failed after 8 s, and the kubelet needs a moment to say so. The API server
+		// may have left by itself, so calls do not tell.
+		start := time.Now()
+		err = wait(ctx, 15*time.Second, func() error {
+			live, err := c.Kube.CoreV1().Pods(belayNamespace).Get(ctx, p.Name, metav1.GetOptions{})
+			if err == nil {
+				err = conditionIs(live, corev1.PodReady, corev1.ConditionFalse)
+			}
+			return err
+		})
+		progress("  not ready after %s", seconds(time.Since(start)))
+		l.rest(ctx, 20*time.Second-time.Since(start))
+		return errors.Join(err, c.signal(ctx, p, "CONT"), c.ready(ctx))
 	})
 	l.during(ctx, t, phaseKilled, func() error {
 		p, err := c.busiest(ctx)

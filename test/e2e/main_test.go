@@ -152,8 +152,18 @@ func (c *cluster) prepare(ctx context.Context) error {
 		return err
 	}
 	progress("belay, by kubectl apply -k manifests/overlays/e2e")
+	_, before := c.deployment(ctx, "belay-webhook")
 	if err := c.install(ctx, "e2e"); err != nil {
 		return err
+	}
+	if before == nil {
+		// The tag is the one of before: Pods that run go on with the image that they were started with.
+		if _, err := c.kubectl(ctx, "--namespace", belayNamespace, "rollout", "restart", "deployment/belay-webhook", "deployment/belay-controller"); err != nil {
+			return err
+		}
+		if err := c.available(ctx); err != nil {
+			return err
+		}
 	}
 	progress("kinds and policies of the upstreams")
 	if err := c.upstreams(ctx); err != nil {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/belay-dev/belay/test/builders"
 	"github.com/belay-dev/belay/test/integration/stack"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
@@ -293,6 +294,32 @@ func scaledToZero(t *testing.T) {
 	})
 }
 
+// everyPod registers a policy whose stance is Fail, about every Pod.
+func everyPod(ctx context.Context, t *testing.T) {
+	t.Helper()
+	const name = "e2e-pods"
+	p := builders.MakeOwnerPolicy(name).Spec(func(s *v1alpha1.OwnerPolicySpec) {
+		s.Dependents = []v1alpha1.Kind{{APIVersion: "v1", Kind: "Pod"}}
+		s.Owner.APIVersion, s.Owner.Kind, s.Owner.Name = "v1", "ConfigMap", `"the-owner"`
+		s.FailurePolicy = v1alpha1.FailureFail
+	}).Obj()
+	p.SetUID("")
+	p.SetGeneration(0)
+	if err := c.Client.Create(ctx, p); err != nil {
+		t.Fatal(err)
+	}
+	stack.Cleanup(t, func(ctx context.Context) {
+		if err := c.Client.Delete(ctx, p); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(ctx, bound)
+	defer cancel()
+	if err := c.WaitPolicy(ctx, name); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // bootstrap: every node goes down and comes up again, while belay is registered with Fail,
 // and its namespaces, and kube-system, are labelled by mistake. The cluster comes back by itself.
 func bootstrap(t *testing.T) {
@@ -307,8 +334,15 @@ func bootstrap(t *testing.T) {
 			}
 		}
 	}
+	everyPod(ctx, t)
 	mistaken(`"enforce"`)
 	t.Cleanup(func() { mistaken("null") })
+	// So that Pods of the system and of belay have to be created while nobody answers.
+	for _, args := range [][]string{{"--namespace", belayNamespace, "--all"}, {"--namespace", "kube-system", "--selector", "k8s-app=kube-dns"}} {
+		if _, err := c.kubectl(ctx, append([]string{"delete", "pods", "--force", "--grace-period=0"}, args...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
 	nodes := []string{"belay-control-plane", "belay-worker", "belay-worker2"}
 	if _, err := c.docker(ctx, append([]string{"stop", "--time", "5"}, nodes...)...); err != nil {
 		t.Fatal(err)

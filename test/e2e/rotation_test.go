@@ -88,13 +88,7 @@ func rotation(t *testing.T) {
 	if _, err := get(ctx, ns, p.Name, "/crash"); err != nil {
 		t.Fatal(err)
 	}
-	within(ctx, t, "the sidecar reports again", func() error {
-		live, err := c.Kube.CoreV1().Pods(ns).Get(ctx, p.Name, metav1.GetOptions{})
-		if err == nil && live.Status.ContainerStatuses[0].RestartCount == 0 {
-			err = errors.New("the main container was not started again yet")
-		}
-		return errors.Join(err, bothReady(ctx, p))
-	})
+	within(ctx, t, "the sidecar reports again", func() error { return readyAgain(ctx, p) })
 }
 
 // secretCAs are the CAs of a Secret's ca.crt.

@@ -237,13 +237,26 @@ func debugged(t *testing.T) {
 	if _, err := get(ctx, ns, p.Name, "/crash"); err != nil {
 		t.Fatal(err)
 	}
-	within(ctx, t, "the sidecar says of the main container, which was started again, that it is ready", func() error {
-		live, err := c.Kube.CoreV1().Pods(ns).Get(ctx, p.Name, metav1.GetOptions{})
-		if err == nil && live.Status.ContainerStatuses[0].RestartCount == 0 {
-			err = errors.New("it was not started again yet")
+	within(ctx, t, "the sidecar says of the main container, which was started again, that it is ready", func() error { return readyAgain(ctx, p) })
+}
+
+// readyAgain reports whether the main container was started again, and the kubelet and the sidecar
+// say of this run that it is ready. What was said of the run before stays until the next report.
+func readyAgain(ctx context.Context, p *corev1.Pod) error {
+	live, err := c.Kube.CoreV1().Pods(p.Namespace).Get(ctx, p.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	main := live.Status.ContainerStatuses[0]
+	if main.RestartCount == 0 || main.State.Running == nil {
+		return errors.New("the main container was not started again yet")
+	}
+	for _, cond := range live.Status.Conditions {
+		if cond.Type == v1alpha1.MainReadyCondition && !strings.HasPrefix(cond.Message, main.ContainerID+": ") {
+			return fmt.Errorf("the last report is about another run: %s", cond.Message)
 		}
-		return errors.Join(err, bothReady(ctx, p))
-	})
+	}
+	return bothReady(ctx, p)
 }
 
 // nowhere is an address for documentation (RFC 5737), where nobody answers.

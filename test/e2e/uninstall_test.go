@@ -85,6 +85,9 @@ func (c *cluster) nothingLeft(ctx context.Context, namespaceToo bool) error {
 	if said, err = c.kubectl(ctx, "get", "configmaps", "-A", "--field-selector=metadata.name=belay-ca", "-o", "name"); err != nil || said != "" {
 		errs = append(errs, fmt.Errorf("ConfigMaps %q are there: %w", said, err))
 	}
+	if said, err = c.kubectl(ctx, "get", "clustertrustbundles", "--field-selector=metadata.name=belay-ca", "-o", "name"); err != nil || said != "" {
+		errs = append(errs, fmt.Errorf("%s is there (%w)", said, err))
+	}
 	if namespaceToo {
 		if _, err := c.Kube.CoreV1().Namespaces().Get(ctx, belayNamespace, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("namespace %s is there (%w)", belayNamespace, err))
