@@ -43,7 +43,23 @@ func noLostCalls(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return c.signal(ctx, leader, "KILL")
+		former, err := c.leading(ctx)
+		if err != nil {
+			return err
+		}
+		start := time.Now()
+		if err := c.signal(ctx, leader, "KILL"); err != nil {
+			return err
+		}
+		err = wait(ctx, bound, func() error {
+			now, err := c.leading(ctx)
+			if err == nil && now == former {
+				err = errors.New("nobody leads instead")
+			}
+			return err
+		})
+		progress("  another one leads after %s", seconds(time.Since(start)))
+		return err
 	})
 	l.during(ctx, t, phaseFrozen, func() error {
 		p, err := c.busiest(ctx)
@@ -159,16 +175,25 @@ func (c *cluster) busiest(ctx context.Context) (*corev1.Pod, error) {
 	return &pods[best], nil
 }
 
+// leading is the identity of the belay-controller that leads: its Pod and its run.
+func (c *cluster) leading(ctx context.Context) (string, error) {
+	lease, err := c.Kube.CoordinationV1().Leases(belayNamespace).Get(ctx, "belay-controller", metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity == "" {
+		return "", errors.New("nobody leads")
+	}
+	return *lease.Spec.HolderIdentity, nil
+}
+
 // leader is the Pod of the belay-controller that leads.
 func (c *cluster) leader(ctx context.Context) (*corev1.Pod, error) {
-	lease, err := c.Kube.CoordinationV1().Leases(belayNamespace).Get(ctx, "belay-controller", metav1.GetOptions{})
+	identity, err := c.leading(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if lease.Spec.HolderIdentity == nil {
-		return nil, errors.New("nobody leads")
-	}
-	name, _, _ := strings.Cut(*lease.Spec.HolderIdentity, "_")
+	name, _, _ := strings.Cut(identity, "_")
 	return c.Kube.CoreV1().Pods(belayNamespace).Get(ctx, name, metav1.GetOptions{})
 }
 

@@ -38,7 +38,7 @@ func repairs(t *testing.T) {
 	if err := create("the-owner"); err != nil {
 		t.Fatal(err)
 	}
-	mutating := func() *admissionregistrationv1.MutatingWebhookConfiguration {
+	mutating := func(t *testing.T) *admissionregistrationv1.MutatingWebhookConfiguration {
 		t.Helper()
 		m, err := c.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, v1alpha1.ConfigurationName, metav1.GetOptions{})
 		if err != nil {
@@ -46,7 +46,7 @@ func repairs(t *testing.T) {
 		}
 		return m
 	}
-	repaired := func(what string, start time.Time, check func() error) {
+	repaired := func(t *testing.T, what string, start time.Time, check func() error) {
 		t.Helper()
 		if err := wait(ctx, repairBound, check); err != nil {
 			t.Errorf("%s: %v", what, err)
@@ -55,7 +55,7 @@ func repairs(t *testing.T) {
 		stack.Report(t, "e2e: %s: put right within %s", what, seconds(time.Since(start)))
 	}
 	t.Run("a caBundle that is another one", func(t *testing.T) {
-		m := mutating()
+		m := mutating(t)
 		good := m.Webhooks[0].ClientConfig.CABundle
 		for i := range m.Webhooks {
 			m.Webhooks[i].ClientConfig.CABundle = []byte(strangersCA(ctx, t))
@@ -63,8 +63,8 @@ func repairs(t *testing.T) {
 		if _, err := c.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(ctx, m, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		repaired("a caBundle overwritten by hand", time.Now(), func() error {
-			for _, w := range mutating().Webhooks {
+		repaired(t, "a caBundle overwritten by hand", time.Now(), func() error {
+			for _, w := range mutating(t).Webhooks {
 				if !strings.Contains(string(w.ClientConfig.CABundle), strings.TrimSpace(string(good))) {
 					return fmt.Errorf("entry %s has another one", w.Name)
 				}
@@ -76,10 +76,15 @@ func repairs(t *testing.T) {
 		}
 	})
 	t.Run("a registration that was deleted", func(t *testing.T) {
+		// What was set off before is over by then, so that who puts it back has heard of this.
+		select {
+		case <-ctx.Done():
+		case <-time.After(3 * time.Second):
+		}
 		if err := c.Kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(ctx, v1alpha1.ConfigurationName, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		repaired("a registration deleted by hand", time.Now(), func() error {
+		repaired(t, "a registration deleted by hand", time.Now(), func() error {
 			_, err := c.Kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(ctx, v1alpha1.ConfigurationName, metav1.GetOptions{})
 			return err
 		})
@@ -100,8 +105,8 @@ func repairs(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		repaired("a policy deleted in use", start, func() error {
-			for _, w := range mutating().Webhooks {
+		repaired(t, "a policy deleted in use", start, func() error {
+			for _, w := range mutating(t).Webhooks {
 				if w.Name == guarded+".name.belay.dev" {
 					return errors.New("it is still registered")
 				}
@@ -117,7 +122,7 @@ func repairs(t *testing.T) {
 		if err := c.WaitNamePolicy(ctx, guarded); err != nil {
 			t.Fatal(err)
 		}
-		m := mutating()
+		m := mutating(t)
 		for i := range m.Webhooks {
 			m.Webhooks[i].FailurePolicy = new(admissionregistrationv1.Ignore)
 			m.Webhooks[i].Rules = nil
@@ -125,8 +130,8 @@ func repairs(t *testing.T) {
 		if _, err := c.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(ctx, m, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		repaired("a registration edited by hand", time.Now(), func() error {
-			for _, w := range mutating().Webhooks {
+		repaired(t, "a registration edited by hand", time.Now(), func() error {
+			for _, w := range mutating(t).Webhooks {
 				if len(w.Rules) == 0 {
 					return fmt.Errorf("entry %s has no rules", w.Name)
 				}
@@ -155,7 +160,7 @@ func repairs(t *testing.T) {
 			return c.Kube.CoreV1().RESTClient().Get().Namespace(belayNamespace).Resource("pods").Name(p.Name + ":8081").SubResource("proxy").Suffix("/readyz/certificate").DoRaw(ctx)
 		}
 		// As long as one entry trusts the certificate belay answers for that, and tells of the others.
-		m := mutating()
+		m := mutating(t)
 		if len(m.Webhooks) < 2 {
 			t.Fatalf("%d entries", len(m.Webhooks))
 		}
@@ -261,6 +266,10 @@ func scaledToZero(t *testing.T) {
 		scale(2)
 		if err := c.ready(ctx); err != nil {
 			t.Error(err)
+		}
+		m := guardedMap(in, "again")
+		if err := wait(ctx, bound, func() error { return c.Client.Create(ctx, m) }); err != nil || m.Annotations[v1alpha1.WorkAnnotation] == "" {
+			t.Errorf("with belay back: %v, annotations %v", err, m.Annotations)
 		}
 	})
 	within(ctx, t, "no replica serves", func() error {

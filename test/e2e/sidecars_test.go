@@ -124,7 +124,7 @@ func bothReady(ctx context.Context, p *corev1.Pod) error {
 }
 
 // hostNetwork: with the cluster's DNS, sidecars on one node report without getting into each
-// other's way; without it they find no collector, which a warning says, and the Pod runs.
+// other's way; without it they find no collector, and the Pod runs.
 func hostNetwork(t *testing.T) {
 	ctx, ns := begin(t, "c03", v1alpha1.ModeEnforce)
 	if err := c.letNodes(ctx, "belay-webhook", 1); err != nil {

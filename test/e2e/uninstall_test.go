@@ -32,21 +32,10 @@ func uninstall(t *testing.T) {
 	}
 	finishes(ctx, t, r.Job)
 	p := runs(ctx, t, witnessed(ns, "pod"))
-	kubectl := func(args ...string) {
-		t.Helper()
-		if _, err := c.kubectl(ctx, args...); err != nil {
-			t.Fatal(err)
-		}
+	start, err := c.takeAway(ctx)
+	if err != nil {
+		t.Fatal(err)
 	}
-	kubectl("label", "namespaces", "-l", v1alpha1.ModeLabel, v1alpha1.ModeLabel+"-")
-	kubectl("annotate", "anchors", "--all", "-A", "belay.dev/allow-delete=true")
-	kubectl("delete", "anchors", "--all", "-A", "--cascade=orphan")
-	kubectl("annotate", "crd", "anchors.belay.dev", "belay.dev/allow-delete=true")
-	for _, preset := range presets {
-		kubectl("delete", "-k", "manifests/presets/"+preset)
-	}
-	start := time.Now()
-	kubectl("delete", "-k", "manifests/overlays/e2e", "--timeout=120s")
 	within(ctx, t, "nothing is registered, and the namespace is gone", func() error { return c.nothingLeft(ctx, true) })
 	stack.Report(t, "e2e: uninstalled by kubectl delete -k within %s", seconds(time.Since(start)))
 	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(r.Secret), &corev1.Secret{}); err != nil {
@@ -59,6 +48,12 @@ func uninstall(t *testing.T) {
 	if err != nil || conditionIs(live, corev1.PodReady, corev1.ConditionTrue) != nil {
 		t.Errorf("a Pod whose sidecar has nobody to report to is %+v, %v", live.Status.Conditions, err)
 	}
+	kubectl := func(args ...string) {
+		t.Helper()
+		if _, err := c.kubectl(ctx, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
 	// It is labelled again, as by somebody who does not know: nobody is asked.
 	kubectl("label", "namespace", ns, v1alpha1.ModeLabel+"=enforce")
 	if err := c.Client.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "after"}}); err != nil {
@@ -68,6 +63,28 @@ func uninstall(t *testing.T) {
 	if _, err := c.Kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err) // the test's own end deletes it
 	}
+}
+
+// takeAway uninstalls what kustomize has installed, as the README says. What Anchors hold stays.
+// start is when belay itself began to go.
+func (c *cluster) takeAway(ctx context.Context) (start time.Time, err error) {
+	steps := [][]string{
+		{"label", "namespaces", "-l", v1alpha1.ModeLabel, v1alpha1.ModeLabel + "-"},
+		{"annotate", "anchors", "--all", "-A", "belay.dev/allow-delete=true"},
+		{"delete", "anchors", "--all", "-A", "--cascade=orphan"},
+		{"annotate", "crd", "anchors.belay.dev", "belay.dev/allow-delete=true"},
+	}
+	for _, preset := range presets {
+		steps = append(steps, []string{"delete", "-k", "manifests/presets/" + preset})
+	}
+	for _, args := range steps {
+		if _, err := c.kubectl(ctx, args...); err != nil {
+			return start, err
+		}
+	}
+	start = time.Now()
+	_, err = c.kubectl(ctx, "delete", "-k", "manifests/overlays/e2e", "--timeout=120s")
+	return start, err
 }
 
 // nothingLeft reports what of belay is outside of its CRDs.
@@ -82,15 +99,16 @@ func (c *cluster) nothingLeft(ctx context.Context, namespaceToo bool) error {
 			errs = append(errs, fmt.Errorf("%s is there", name))
 		}
 	}
-	if said, err = c.kubectl(ctx, "get", "configmaps", "-A", "--field-selector=metadata.name=belay-ca", "-o", "name"); err != nil || said != "" {
-		errs = append(errs, fmt.Errorf("ConfigMaps %q are there: %w", said, err))
-	}
-	if said, err = c.kubectl(ctx, "get", "clustertrustbundles", "--field-selector=metadata.name=belay-ca", "-o", "name"); err != nil || said != "" {
-		errs = append(errs, fmt.Errorf("%s is there (%w)", said, err))
+	for _, kind := range []string{"configmaps", "clustertrustbundles"} {
+		if said, err := c.kubectl(ctx, "get", kind, "-A", "--field-selector=metadata.name=belay-ca", "-o", "name"); err != nil {
+			errs = append(errs, err)
+		} else if said != "" {
+			errs = append(errs, fmt.Errorf("%s are there: %q", kind, said))
+		}
 	}
 	if namespaceToo {
 		if _, err := c.Kube.CoreV1().Namespaces().Get(ctx, belayNamespace, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("namespace %s is there (%w)", belayNamespace, err))
+			errs = append(errs, errors.Join(fmt.Errorf("namespace %s is there", belayNamespace), err))
 		}
 	}
 	return errors.Join(errs...)
@@ -103,11 +121,17 @@ func helm(t *testing.T) {
 	if program == "" {
 		t.Skip("BELAY_HELM does not say where helm is; make e2e builds it")
 	}
-	// By the test before, it is not installed any more.
-	if d, err := c.deployment(context.Background(), "belay-webhook"); err == nil {
-		t.Skipf("belay is installed by kustomize (generation %d); uninstall comes first", d.Generation)
+	ctx, ns := begin(t, "helm", "")
+	// By the test before it is not installed any more; where this one runs alone it is.
+	if _, err := c.deployment(ctx, "belay-webhook"); err == nil {
+		if _, err := c.takeAway(ctx); err != nil {
+			t.Fatal(err)
+		}
+		within(ctx, t, "nothing is registered, and the namespace is gone", func() error { return c.nothingLeft(ctx, true) })
 	}
-	ctx, ns := begin(t, "helm", v1alpha1.ModeEnforce)
+	if _, err := c.kubectl(ctx, "label", "namespace", ns, v1alpha1.ModeLabel+"="+v1alpha1.ModeEnforce); err != nil {
+		t.Fatal(err)
+	}
 	run := func(args ...string) time.Duration {
 		t.Helper()
 		start := time.Now()
