@@ -94,18 +94,20 @@ func TestPodsOfAnotherNamespace(t *testing.T) {
 	mallory, _ := tenant(ctx, t)
 	admin := sandboxClient(t)
 	key, victim := failed(ctx, t, admin, alice, "box")
+	// The garbage collector takes Pods whose owner is in another namespace within a moment, and
+	// one that is being deleted counts for nothing. It may be late.
+	stack.Eventually(ctx, t, "a service account for Pods", func() error {
+		return shared.Client.Get(ctx, client.ObjectKey{Namespace: mallory, Name: "default"}, &corev1.ServiceAccount{})
+	})
+	must(t, shared.Plane.Do(ctx, "pause kube-controller-manager"))
+	stack.Cleanup(t, func(ctx context.Context) { must(t, shared.Plane.Do(ctx, "resume kube-controller-manager")) })
 
 	forge := func(name string) *corev1.Pod {
 		t.Helper()
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: mallory, Name: name, Labels: victim.Labels, OwnerReferences: victim.OwnerReferences,
-			// The garbage collector takes it, since it has no such owner; not while it is looked at.
-			Finalizers: []string{"example.com/hold"},
 		}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: victim.Spec.Containers[0].Name, Image: "registry.example/evil:1"}}}}
 		must(t, admin.Create(ctx, p)) // as the tenant may, who has all rights there
-		stack.Cleanup(t, func(ctx context.Context) {
-			_ = admin.Patch(ctx, p, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
-		})
 		return p
 	}
 	good := forge(victim.Name)

@@ -2,6 +2,7 @@ package owned
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -126,16 +128,26 @@ func TestSpur(t *testing.T) {
 		if err == nil && p.DeletionTimestamp != nil {
 			return nil // no kubelet confirms it here
 		}
-		return mustBeNotFound(err)
+		if err = mustBeNotFound(err); err == nil {
+			return nil
+		}
+		// What the garbage collector has to go by.
+		left, late := &v1alpha1.Anchor{}, spur.Job(ns, "late", "")
+		return errors.Join(fmt.Errorf("%w, owned by %+v", err, p.OwnerReferences),
+			shared.Client.Get(ctx, types.NamespacedName{Namespace: ns, Name: a.Name}, left), fmt.Errorf("its anchor: %+v", left.ObjectMeta),
+			shared.Client.Get(ctx, types.NamespacedName{Namespace: ns, Name: late.GetName()}, late))
 	})
 }
 
 // waitForCollector waits until the garbage collector knows SpurJobs. It looks for new kinds
 // every 30 seconds; what it was asked about one that it does not know it asks again later and
-// later, so that each try is with an owner of its own.
+// later, so that each try is with an owner of its own. It can collect a moment before it watches the
+// kind, and what came and went in that moment has once stayed for two minutes.
 func waitForCollector(ctx context.Context, t *testing.T, ns string) {
 	t.Helper()
 	configMaps := shared.Kube.CoreV1().ConfigMaps(ns)
+	const enough = 2
+	collected := 0
 	for i := range 40 {
 		name := fmt.Sprintf("collected-%d", i)
 		job := spur.Job(ns, name, "")
@@ -154,8 +166,12 @@ func waitForCollector(ctx context.Context, t *testing.T, ns string) {
 		try, cancel := context.WithTimeout(ctx, 3*time.Second)
 		for try.Err() == nil {
 			if _, err := configMaps.Get(try, name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-				cancel()
-				return
+				if collected++; collected == enough {
+					cancel()
+					return
+				}
+				<-try.Done() // the next one is seen by what has started meanwhile
+				break
 			}
 			select {
 			case <-try.Done():

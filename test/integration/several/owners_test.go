@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -90,6 +91,37 @@ func TestALateOwnerThroughTheOtherServer(t *testing.T) {
 		default:
 			t.Errorf("%s is owned by %+v", secrets[i].GetName(), refs)
 		}
+	}
+	// One that comes when the controller has stopped looking by itself: two seconds later.
+	for i := range 2 {
+		name := fmt.Sprintf("later-%d", i)
+		s := token(ns, name)
+		must(t, clients[i%2].Create(ctx, s))
+		if len(s.OwnerReferences) != 1 || s.OwnerReferences[0].Kind != "Anchor" {
+			t.Fatalf("%s is owned by %+v", name, s.OwnerReferences)
+		}
+		a := &v1alpha1.Anchor{}
+		stack.Eventually(ctx, t, "the Anchor says that it waits", func() error {
+			if err := shared.Client.Get(ctx, client.ObjectKey{Namespace: ns, Name: s.OwnerReferences[0].Name}, a); err != nil {
+				return err
+			}
+			if c := meta.FindStatusCondition(a.Status.Conditions, v1alpha1.ConditionBound); c == nil || c.Reason != v1alpha1.ReasonWaiting {
+				return fmt.Errorf("%+v", a.Status.Conditions)
+			}
+			return nil
+		})
+		owner := job(ns, name, "one", nil)
+		must(t, clients[(i+1)%2].Create(ctx, owner))
+		stack.Eventually(ctx, t, "the Anchor of the late owner is bound", func() error {
+			if err := shared.Client.Get(ctx, client.ObjectKeyFromObject(a), a); err != nil {
+				return err
+			}
+			if len(a.OwnerReferences) != 1 || a.OwnerReferences[0].UID != owner.UID {
+				return fmt.Errorf("owned by %+v", a.OwnerReferences)
+			}
+			return nil
+		})
+		jobs, secrets = append(jobs, owner), append(secrets, s)
 	}
 	stack.Report(t, "several: of %d dependents that raced with their owner through two API servers %d have it as owner, %d an Anchor that is bound", rounds, direct, anchored)
 	for i := range jobs {
