@@ -34,30 +34,39 @@ func TestEvidenceFromBeforeTheFailure(t *testing.T) {
 	b.fails(ctx)
 	shared.Attach()
 	shared.Detach(shared.Webhooks()[0]) // and is the one to be asked
+	answers := b.isRefused(ctx, "MainNotRunning", release)
+	stack.Report(t, "several: recoveries by what B knew from before the failure: 403 %d, 503 %d, admitted 0", answers[403], answers[503])
+}
+
+// isRefused asks four times for the object's recovery while B is behind. It is refused for the
+// cause, or put off, where that could not be found out; and for the cause when B knows. It returns
+// how often there was each status code.
+func (b *sandbox) isRefused(ctx context.Context, cause string, release func()) map[int32]int {
+	b.t.Helper()
 	answers := map[int32]int{}
 	for i := range 4 {
 		refused, err := b.phase(ctx, i%2, opensandbox.PhaseSucceed)
 		switch {
 		case err != nil:
-			t.Fatal(err)
+			b.t.Fatal(err)
 		case refused == nil:
-			t.Fatal("it recovered")
-		case refused.Code == http.StatusForbidden && causesOf(refused) == "MainNotRunning",
+			b.t.Fatal("it recovered")
+		case refused.Code == http.StatusForbidden && causesOf(refused) == cause,
 			refused.Code == http.StatusServiceUnavailable && causesOf(refused) == "LookupFailed":
 			answers[refused.Code]++
 		default:
-			t.Errorf("%d %s: %s", refused.Code, causesOf(refused), refused.Message)
+			b.t.Errorf("%d %s: %s", refused.Code, causesOf(refused), refused.Message)
 		}
 	}
 	release()
-	stack.Eventually(ctx, t, "it is refused for what is so", func() error {
+	stack.Eventually(ctx, b.t, "it is refused for what is so", func() error {
 		refused, err := b.phase(ctx, serverB, opensandbox.PhaseSucceed)
-		if err != nil || refused == nil || causesOf(refused) != "MainNotRunning" {
+		if err != nil || refused == nil || causesOf(refused) != cause {
 			return fmt.Errorf("%+v, %w", refused, err)
 		}
 		return nil
 	})
-	stack.Report(t, "several: recoveries by what B knew from before the failure: 403 %d, 503 %d, admitted 0", answers[403], answers[503])
+	return answers
 }
 
 // eventuallyKnown waits until B's cache has the Pod's witness.
@@ -169,33 +178,11 @@ func TestEvidenceThatBStillBelieves(t *testing.T) {
 			release := holdB(t)
 			defer release()
 			c.change(b)
-			answers := map[string]int{}
-			for i := range 4 {
-				refused, err := b.phase(ctx, i%2, opensandbox.PhaseSucceed)
-				switch {
-				case err != nil:
-					t.Fatal(err)
-				case refused == nil:
-					t.Fatal("it recovered")
-				case refused.Code == http.StatusForbidden && causesOf(refused) == c.want,
-					refused.Code == http.StatusServiceUnavailable && causesOf(refused) == "LookupFailed":
-					answers[fmt.Sprint(refused.Code)]++
-				default:
-					t.Errorf("%d %s: %s", refused.Code, causesOf(refused), refused.Message)
-				}
-			}
-			release()
-			stack.Eventually(ctx, t, "it is refused for what is so", func() error {
-				refused, err := b.phase(ctx, serverB, opensandbox.PhaseSucceed)
-				if err != nil || refused == nil || causesOf(refused) != c.want {
-					return fmt.Errorf("%+v, %w", refused, err)
-				}
-				return nil
-			})
+			answers := b.isRefused(ctx, c.want, release)
 			if s := b.status(ctx); s.Phase != opensandbox.PhaseFailed || len(s.FailedPodUIDs) != 1 {
 				t.Errorf("status %+v", s)
 			}
-			stack.Report(t, "several: recoveries by a Pod that %s while B was behind: 403 %d, 503 %d, admitted 0", name, answers["403"], answers["503"])
+			stack.Report(t, "several: recoveries by a Pod that %s while B was behind: 403 %d, 503 %d, admitted 0", name, answers[403], answers[503])
 			if name == "crashes" { // and the same Pod brings it back, through the controller that talks to B
 				must(t, opensandbox.Ready(ctx, b.via[serverA], b.pod))
 				b.witnessed(ctx)
