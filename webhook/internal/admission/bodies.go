@@ -61,10 +61,8 @@ func (b *Bodies) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > maxBody {
 			// Refused by its length. Of so much the server reads no rest, and it gives the answer
-			// time to arrive before it closes the connection; over HTTP/2 it ends the call alone.
-			if r.ProtoMajor < 2 {
-				w.Header().Set("Connection", "close")
-			}
+			// time to arrive before it closes the connection.
+			leave(w, r)
 			refused := r.WithContext(r.Context()) // the server looks at r's own body for that
 			refused.Body = http.NoBody
 			h.ServeHTTP(w, refused)
@@ -166,10 +164,16 @@ func busy(w http.ResponseWriter, r *http.Request, c *http.ResponseController) {
 }
 
 // abandon leaves the rest of a body: the server reads it before it answers, and would wait for
-// it for ever. Over HTTP/2 that ends the call alone, and others have the connection, too.
+// it for ever.
 func abandon(w http.ResponseWriter, r *http.Request, c *http.ResponseController) {
+	leave(w, r)
+	_ = c.SetReadDeadline(time.Now())
+}
+
+// leave makes an answer the last one of its connection. Over HTTP/2 a call ends alone, and others
+// have the connection, too.
+func leave(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor < 2 {
 		w.Header().Set("Connection", "close")
 	}
-	_ = c.SetReadDeadline(time.Now())
 }
