@@ -24,6 +24,13 @@ DOCKER ?= docker
 # The race detector needs a C compiler; without one, tests run all the same.
 RACE := $(if $(shell command -v gcc || command -v cc),-race)
 
+# Everything is compiled as releases are: tests, tools, the control plane and the nodes' parts have most of
+# Kubernetes' libraries in common, and Go's cache keeps one of them for each of these settings.
+export CGO_ENABLED := 0
+export GOFLAGS := $(strip $(filter-out -trimpath,$(shell go env GOFLAGS)) -trimpath)
+# "make lint" has vet look at all packages; a second look would have it read Kubernetes again.
+GO_TEST := go test -vet=off
+
 # Go modules that are no part of the root module, and tested on their own.
 MODULES := hack/alerts hack/controlplane hack/kind/certmanager hack/kind/networkpolicies
 GO_DIRS := $(wildcard cmd webhook sidecar test hack)
@@ -70,14 +77,18 @@ test: test-unit test-modules test-integration ## run all tests: units, then the 
 .PHONY: test-unit
 test-unit: ## run all tests that need no control plane; those of sidecar/ with the race detector
 	$(call say,testing packages (the first run compiles the Kubernetes libraries: about 4 minutes on two cores))
-	go test $(RACE) ./sidecar/...
-	go test $$(go list ./... | grep -Ev '/(sidecar|test/(integration|e2e|bench))(/|$$)')
+	$(if $(RACE),CGO_ENABLED=1) $(GO_TEST) $(RACE) ./sidecar/...
+	$(GO_TEST) $$(go list ./... | grep -Ev '/(sidecar|test/(integration|e2e|bench))(/|$$)')
+
+.PHONY: race
+race: ## run the tests of all that requests share with the race detector; the first run compiles the Kubernetes libraries once more
+	CGO_ENABLED=1 $(GO_TEST) -race ./sidecar/... ./webhook/internal/health/... ./webhook/internal/certs/... ./webhook/internal/admission/... ./webhook/internal/collector/... ./webhook/internal/facts/... ./webhook/app/...
 
 .PHONY: test-modules
 test-modules: ## run the tests of the modules below hack/
 	@for module in $(MODULES); do \
 		printf '\033[1m==> testing %s\033[0m\n' "$$module"; \
-		go test -C "$$module" -short ./...; \
+		go test -C "$$module" -vet=off -count=1 -short ./...; \
 	done
 
 # One package at a time (-p 1): each has a control plane of its own, and two of them starve each other on two cores.
@@ -85,12 +96,12 @@ test-modules: ## run the tests of the modules below hack/
 test-integration: controlplane $(HELM) ## run test/integration on K8S_VERSION, and the API facts also on K8S_OLDEST
 	$(call say,integration tests on Kubernetes $(K8S_VERSION))
 	@mkdir -p bin && rm -f bin/report.txt
-	BELAY_TEST_REPORT=$(CURDIR)/bin/report.txt BELAY_HELM=$(CURDIR)/$(HELM) BELAY_K8S_VERSION=$(K8S_VERSION) go test -count=1 -p 1 -timeout 40m ./test/integration/...
+	BELAY_TEST_REPORT=$(CURDIR)/bin/report.txt BELAY_HELM=$(CURDIR)/$(HELM) BELAY_K8S_VERSION=$(K8S_VERSION) $(GO_TEST) -count=1 -p 1 -timeout 40m ./test/integration/...
 	@echo 'measured:' && cat bin/report.txt
 	$(call say,cert-manager's controllers, as end to end tests run them)
-	go test -C hack/kind/certmanager -count=1 -timeout 20m ./...
+	go test -C hack/kind/certmanager -vet=off -count=1 -timeout 20m ./...
 	$(call say,API facts on Kubernetes $(K8S_OLDEST))
-	env -u KUBEBUILDER_ASSETS BELAY_K8S_VERSION=$(K8S_OLDEST) go test -count=1 -p 1 -timeout 40m ./test/integration/apifacts/...
+	env -u KUBEBUILDER_ASSETS BELAY_K8S_VERSION=$(K8S_OLDEST) $(GO_TEST) -count=1 -p 1 -timeout 40m ./test/integration/apifacts/...
 
 .PHONY: controlplane
 controlplane: ## build kube-apiserver, etcd and kube-controller-manager of both versions, and kubectl, into the user's cache
@@ -120,7 +131,7 @@ bench-sidecar: ## measure what a sidecar costs its pod, beside what it may cost;
 ##@ Verifying
 
 .PHONY: verify
-verify: verify-generate verify-format lint vet walls verify-tidy verify-manifests verify-chart ## check all that a change must keep: generated files, format, lint, walls, modules, manifests, chart
+verify: verify-generate verify-format lint walls verify-tidy verify-manifests verify-chart ## check all that a change must keep: generated files, format, lint, walls, modules, manifests, chart
 	$(call say,verified)
 
 .PHONY: generate
@@ -168,7 +179,7 @@ lint: $(GOLANGCI_LINT) ## run golangci-lint with .golangci.yaml
 	@for module in $(MODULES); do (cd "$$module" && $(CURDIR)/$(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yaml ./...); done
 
 .PHONY: vet
-vet: ## run go vet
+vet: ## run go vet, which "make lint" has among its linters
 	$(call say,go vet)
 	go vet ./...
 	@for module in $(MODULES); do go vet -C "$$module" ./...; done
@@ -176,7 +187,7 @@ vet: ## run go vet
 .PHONY: walls
 walls: ## check which package imports which, and the top level
 	$(call say,dependency walls)
-	go test -count=1 ./test/deps/...
+	$(GO_TEST) -count=1 ./test/deps/...
 
 .PHONY: verify-tidy
 verify-tidy: ## fail if go mod tidy would change a go.mod or go.sum
@@ -198,7 +209,7 @@ verify-manifests: $(KUSTOMIZE) ## build every kustomization below manifests/
 verify-chart: $(HELM) $(KUSTOMIZE) ## lint the chart, and compare it with what kustomize builds
 	$(call say,chart)
 	$(HELM) lint --strict --quiet manifests/charts/belay
-	BELAY_HELM=$(CURDIR)/$(HELM) BELAY_KUSTOMIZE=$(CURDIR)/$(KUSTOMIZE) go test -count=1 ./test/charts/...
+	BELAY_HELM=$(CURDIR)/$(HELM) BELAY_KUSTOMIZE=$(CURDIR)/$(KUSTOMIZE) $(GO_TEST) -count=1 ./test/charts/...
 
 .PHONY: vuln
 vuln: $(GOVULNCHECK) ## look for known vulnerabilities; needs the network, and is no part of verify
@@ -221,7 +232,7 @@ e2e: kind-up $(HELM) ## run test/e2e on the cluster of kind-up, E2E=pattern some
 	$(call say,end to end)
 	@rm -f bin/e2e-report.txt
 	@BELAY_TEST_REPORT=$(CURDIR)/bin/e2e-report.txt BELAY_HELM=$(CURDIR)/$(HELM) BELAY_E2E_KUBECONFIG="$$(go run ./hack/kind kubeconfig)" \
-		go test -v -count=1 -timeout 40m -run '$(E2E)' ./test/e2e/ | grep --line-buffered -Ev '^=== (RUN|PAUSE|CONT|NAME)' || { code=$$?; cat bin/e2e-report.txt 2>/dev/null; echo 'logs, events and descriptions are in bin/e2e' >&2; exit $$code; }
+		$(GO_TEST) -v -count=1 -timeout 40m -run '$(E2E)' ./test/e2e/ | grep --line-buffered -Ev '^=== (RUN|PAUSE|CONT|NAME)' || { code=$$?; cat bin/e2e-report.txt 2>/dev/null; go run ./hack/kind logs bin/e2e/nodes || true; echo 'logs, events and descriptions are in bin/e2e' >&2; exit $$code; }
 	@echo 'measured:' && cat bin/e2e-report.txt
 
 ##@ Releasing

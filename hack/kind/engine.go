@@ -29,8 +29,8 @@ const (
 	runDir = "/run/belay-kind"
 	// runtimeName is what the engine calls the runtime of without.
 	runtimeName = "without-sys-resource"
-	// sysResource is the bit of CAP_SYS_RESOURCE, see capability.h.
-	sysResource = 24
+	// The bits of CAP_NET_ADMIN, CAP_SYS_ADMIN and CAP_SYS_RESOURCE, see capability.h.
+	netAdmin, sysAdmin, sysResource = 12, 21, 24
 )
 
 // state is what down has to undo.
@@ -93,19 +93,12 @@ func answers(ctx context.Context, t *tools) error {
 	return t.run(ctx, call{name: "docker", args: []string{"version", "--format", "{{.Server.Version}}"}})
 }
 
-// A noEngineError says that this machine has no container engine and none could be had.
+// A noEngineError says that this machine has no container engine and can have none. One that could
+// be had, and was not to be installed or did not start, is an error like any other.
 type noEngineError struct{ error }
 
 // engine finds an engine that can run nodes, or starts one.
 func (k *kind) engine(ctx context.Context) error {
-	err := k.findEngine(ctx)
-	if err != nil && ctx.Err() == nil {
-		return noEngineError{err}
-	}
-	return err
-}
-
-func (k *kind) findEngine(ctx context.Context) error {
 	if k.useEngine(ctx) {
 		return nil
 	}
@@ -122,10 +115,26 @@ func (k *kind) findEngine(ctx context.Context) error {
 		why = errors.New("this machine has no CAP_SYS_RESOURCE, and the engine that answers would ask for it")
 	}
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("no container engine (%w); start docker, or run this as root, so that it can start one", why)
+		return noEngineError{fmt.Errorf("no container engine (%w); start docker, or run this as root, so that it can start one", why)}
+	}
+	for _, needed := range []struct {
+		bit  uint
+		name string
+	}{{netAdmin, "CAP_NET_ADMIN"}, {sysAdmin, "CAP_SYS_ADMIN"}} {
+		lacks, err := lacksCapability(needed.bit)
+		if err != nil {
+			return err
+		}
+		if lacks {
+			return noEngineError{fmt.Errorf("no container engine (%w), and none can be started without %s", why, needed.name)}
+		}
 	}
 	if err := k.install(ctx, "dockerd", "docker.io", "iptables"); err != nil {
-		return fmt.Errorf("no container engine (%w), and none can be installed: %w", why, err)
+		err := fmt.Errorf("no container engine (%w), and none was installed: %w", why, err)
+		if _, none := k.tools.look("apt-get"); none != nil {
+			return noEngineError{err}
+		}
+		return err
 	}
 	return k.tools.step("starting a container engine", func() error { return k.startEngine(ctx, short) })
 }
@@ -148,7 +157,10 @@ func (k *kind) install(ctx context.Context, command string, packages ...string) 
 }
 
 // lacksSysResource reports whether no process here can have CAP_SYS_RESOURCE.
-func lacksSysResource() (bool, error) {
+func lacksSysResource() (bool, error) { return lacksCapability(sysResource) }
+
+// lacksCapability reports whether no process here can have a capability.
+func lacksCapability(bit uint) (bool, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if errors.Is(err, os.ErrNotExist) {
 		return false, nil // not Linux: the engine is in a virtual machine
@@ -165,7 +177,7 @@ func lacksSysResource() (bool, error) {
 		if err != nil {
 			return false, fmt.Errorf("reading CapBnd of /proc/self/status: %w", err)
 		}
-		return bits>>sysResource&1 == 0, nil
+		return bits>>bit&1 == 0, nil
 	}
 	return false, nil
 }

@@ -76,15 +76,28 @@ func (k *kind) nodeImage(ctx context.Context) (string, error) {
 		return "", err
 	}
 	built := "kindest/node:" + kubernetesVersion + "-belay-" + key
-	if k.from != "built" && k.has(ctx, officialImage) {
+	official := k.from != "built"
+	if k.from == "auto" {
+		short, err := lacksSysResource()
+		if err != nil {
+			return "", err
+		}
+		if short {
+			k.say("node image: not kind's own, whose containers want limits and scores that take CAP_SYS_RESOURCE")
+			official = false
+		}
+	}
+	if official && k.has(ctx, officialImage) {
 		k.say("node image: kind's own is here")
+		k.made = "kind's own node image, which was here"
 		return officialImage, nil
 	}
 	if k.from != "official" && k.has(ctx, built) {
 		k.say("node image: built before")
+		k.made = "the node image that was built before"
 		return built, nil
 	}
-	if k.from != "built" {
+	if official {
 		err := k.tools.step("pulling kind's node image", func() error {
 			ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 			defer cancel()
@@ -92,6 +105,7 @@ func (k *kind) nodeImage(ctx context.Context) (string, error) {
 		})
 		switch {
 		case err == nil:
+			k.made = "kind's own node image, pulled now"
 			return officialImage, nil
 		case k.from == "official" || ctx.Err() != nil:
 			return "", err
@@ -183,8 +197,13 @@ func sum(words []string) string {
 // second time only links.
 func (k *kind) binaries(ctx context.Context, dir string) error {
 	if exists(dir) {
+		k.made = "a node image built now, of binaries that were here"
 		return nil
 	}
+	start := time.Now()
+	defer func() {
+		k.made = fmt.Sprintf("a node image built now, its binaries in %.0f s", time.Since(start).Seconds())
+	}()
 	tmp, err := os.MkdirTemp(k.cache, ".bin-")
 	if err != nil {
 		return err

@@ -27,6 +27,7 @@ Usage: go run ./hack/kind COMMAND [flags]
   load FILE…  load image archives (docker save) into the nodes
   pull IMAGE… load images into the nodes; the engine pulls those that it does not have
   docker …    the docker client, talking to the cluster's engine
+  logs DIR    write the nodes' logs into a folder
   kubeconfig  print the path of its kubeconfig
   path        print the folder with kubectl and kind
   clean       remove everything, the cache included
@@ -36,8 +37,8 @@ kubectl is told by KUBECONFIG, which "up" prints last; ~/.kube/config is not tou
 The first "up" may compile Kubernetes and its runtime: 15 minutes on two cores.
 Later ones take about half a minute.
 
-Exit codes: 1 it failed, 2 usage, 3 there is no container engine, and none can be had,
-4 an image of "pull" is not here and cannot be pulled.
+Exit codes: 1 it failed, 2 usage, 3 there is no container engine, and this machine can have
+none, 4 an image of "pull" is not here and cannot be pulled.
 `
 
 // A kind is one cluster with its cache.
@@ -51,6 +52,8 @@ type kind struct {
 	state state
 	// patience is how long pull waits for registries, all images together.
 	patience time.Duration
+	// made says where the node image comes from, for whoever wonders what took so long.
+	made string
 }
 
 func (k *kind) say(line string) { fmt.Fprintln(k.tools.log, "    "+line) }
@@ -105,6 +108,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 		"load":       {"Loads image archives, as docker save writes them, into every node.", (*kind).loadImages, true},
 		"pull":       {"Has the engine pull the images that it does not have, and loads all of them into every node. Exit code 4: one is not here and cannot be pulled, and none is loaded.", (*kind).pull, true},
 		"docker":     {"Runs the docker client against the engine of the cluster.", (*kind).docker, true},
+		"logs":       {"Writes the logs of the nodes, and of what runs on them, into a folder.", (*kind).logs, true},
 		"kubeconfig": {"Prints the path of the cluster's kubeconfig.", (*kind).printKubeconfig, false},
 		"path":       {"Prints the folder with kubectl and kind.", (*kind).path, false},
 		"clean":      {"Removes the cluster and the cache: binaries, the root file system, and the engine's images.", (*kind).clean, false},
@@ -130,7 +134,7 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 		}
 		fs.StringVar(&k.name, "name", k.name, "name of the cluster")
 		if name == "up" {
-			fs.StringVar(&k.from, "node-image", k.from, "auto: kind's own if it is here or can be pulled, else one built from source; official; built")
+			fs.StringVar(&k.from, "node-image", k.from, "auto: kind's own if it is here or can be pulled, and could run here, else one built from source; official; built")
 		}
 		if name == "pull" {
 			fs.DurationVar(&k.patience, "timeout", k.patience, "how long to wait for registries, all images together")
@@ -199,6 +203,26 @@ nodes:
 - role: worker
 `
 
+// cgroupV1 lets kubelets run on hosts with cgroup v1, which since 1.35 they do only when asked to,
+// and kind does not ask. The node image that is built here does it itself.
+const cgroupV1 = `kubeadmConfigPatches:
+- |
+  kind: KubeletConfiguration
+  failCgroupV1: false
+`
+
+// config is what kind makes on the engine's host.
+func (k *kind) config(ctx context.Context) (string, error) {
+	version, err := k.tools.output(ctx, call{name: "docker", args: []string{"info", "--format", "{{.CgroupVersion}}"}})
+	if err != nil {
+		return "", err
+	}
+	if version == "1" {
+		return nodes + cgroupV1, nil
+	}
+	return nodes, nil
+}
+
 // machineWide are what a kubelet sets for all of the machine that it runs on.
 var machineWide = []string{"kernel.panic", "kernel.panic_on_oops", "vm.overcommit_memory", "kernel.keys.root_maxkeys", "kernel.keys.root_maxbytes"}
 
@@ -231,7 +255,7 @@ func (k *kind) up(ctx context.Context, _ []string) error {
 	if err := k.tools.step("the cluster", func() error { return k.create(ctx, image) }); err != nil {
 		return err
 	}
-	fmt.Fprintf(k.tools.log, "==> the cluster is up after %.0f s: export KUBECONFIG=%s\n", time.Since(start).Seconds(), k.kubeconfig())
+	fmt.Fprintf(k.tools.log, "==> the cluster is up after %.0f s, with %s: export KUBECONFIG=%s\n", time.Since(start).Seconds(), k.made, k.kubeconfig())
 	fmt.Fprintln(k.out, k.kubeconfig())
 	return nil
 }
@@ -290,9 +314,13 @@ func (k *kind) create(ctx context.Context, image string) error {
 	if err := k.save(); err != nil {
 		return err
 	}
-	err := k.tools.run(ctx, call{
+	config, err := k.config(ctx)
+	if err != nil {
+		return err
+	}
+	err = k.tools.run(ctx, call{
 		name: "kind", loud: true, args: []string{"create", "cluster", "--name", k.name, "--config", "-", "--image", image, "--kubeconfig", k.kubeconfig(), "--wait", "180s", "--retain"},
-		stdin: strings.NewReader(nodes),
+		stdin: strings.NewReader(config),
 	})
 	if err := errors.Join(err, k.restore()); err != nil {
 		return fmt.Errorf("%w\n\"go run ./hack/kind docker logs %s-control-plane\" says more", err, k.name)
@@ -419,6 +447,17 @@ func (k *kind) loadImages(ctx context.Context, archives []string) error {
 		}
 	}
 	return nil
+}
+
+func (k *kind) logs(ctx context.Context, args []string) error {
+	if len(args) != 1 {
+		return usageError("logs: name one folder")
+	}
+	k.useEngine(ctx)
+	if err := k.binDir(ctx); err != nil {
+		return err
+	}
+	return k.tools.run(ctx, call{name: "kind", args: []string{"export", "logs", "--name", k.name, args[0]}})
 }
 
 func (k *kind) docker(ctx context.Context, args []string) error {
