@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
 
 // Detectors say what counts as the failure of a Pod.
@@ -17,12 +19,16 @@ type Detectors struct {
 // deleted is not: it is on its way out whatever it does.
 //
 // Init containers are read before containers: while one of them fails, the others only
-// wait for it.
+// wait for it. belay's own sidecar is not looked at, since what is wrong with it says nothing of
+// the Pod's own containers; if it keeps them from starting, they are not ready.
 func (p Policy) Failing(pod Pod) (why string, failing bool) {
 	if pod.Deleting {
 		return "", false
 	}
 	for _, c := range pod.Containers {
+		if c.Init && c.Sidecar && c.Name == v1alpha1.SidecarName {
+			continue
+		}
 		if c.Waiting != "" && slices.Contains(p.Detectors.WaitingReasons, c.Waiting) {
 			return fmt.Sprintf("%s waits: %s", c.words(), c.Waiting), true
 		}

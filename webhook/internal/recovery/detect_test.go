@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
 
 // TestFailing: by the reason for which a container waits, by what cannot be undone, and by
@@ -134,7 +136,16 @@ func TestFailing(t *testing.T) {
 		},
 		"S19: the annotation names none of its containers": {pod: changes{never, main(ended(1)), defaultContainer("work")}},
 		"an init container has ended for good":             {pod: changes{never, initContainer("setup", ended(1))}},
-		"a sidecar has ended":                              {pod: changes{never, nativeSidecar("mesh", ended(1))}},
+		"belay's own sidecar, which is no word on the others": {
+			pod: changes{nativeSidecar(v1alpha1.SidecarName, waiting("ImagePullBackOff")), main(waiting("PodInitializing"))},
+		},
+		"belay's own sidecar, and another container": {
+			pod: changes{nativeSidecar(v1alpha1.SidecarName, waiting("CrashLoopBackOff")), looping}, want: `container "main" waits: CrashLoopBackOff`,
+		},
+		"an init container that has the name of belay's sidecar": {
+			pod: changes{initContainer(v1alpha1.SidecarName, waiting("ImagePullBackOff"))}, want: `init container "belay-sidecar" waits: ImagePullBackOff`,
+		},
+		"a sidecar has ended": {pod: changes{never, nativeSidecar("mesh", ended(1))}},
 
 		// On its way out.
 		"a pod that is being deleted waits":              {pod: changes{looping, deletingPod}},
