@@ -30,11 +30,15 @@ import (
 	"github.com/belay-dev/belay/webhook/internal/facts"
 	"github.com/belay-dev/belay/webhook/internal/metrics"
 	"github.com/belay-dev/belay/webhook/internal/owner"
+	"github.com/belay-dev/belay/webhook/internal/wording"
 )
 
 // Workers is how many Anchors are worked on at once: binding is three round trips
 // of a few milliseconds, so that 16 workers bind well over a thousand a second.
 const Workers = 16
+
+// maxRefusal is how much of the API server's refusal an event repeats, in bytes: a note has 1,024.
+const maxRefusal = 512
 
 // lookupTimeout bounds one live look at an owner.
 const lookupTimeout = 10 * time.Second
@@ -232,7 +236,7 @@ func (r *Reconciler) bind(ctx context.Context, log logr.Logger, a *v1alpha1.Anch
 	if err := r.client.Update(ctx, a); err != nil {
 		if apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 			metrics.Anchors.WithLabelValues(v1alpha1.ReasonBindFailed).Inc()
-			r.events.Eventf(before, nil, corev1.EventTypeWarning, v1alpha1.ReasonBindFailed, "Bind", "the Anchor could not be bound to %s (uid %s): %s", describe(before), to.UID, "belay-controller may not update it")
+			r.events.Eventf(before, nil, corev1.EventTypeWarning, v1alpha1.ReasonBindFailed, "Bind", "the Anchor could not be bound to %s (uid %s): %s", describe(before), to.UID, wording.Clip(err.Error(), maxRefusal))
 		}
 		return false, fmt.Errorf("binding anchor %s/%s: %w", a.Namespace, a.Name, err)
 	}
