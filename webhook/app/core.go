@@ -20,9 +20,18 @@ import (
 // "-X …/webhook/app.failpoint=collector", and in no other way.
 var failpoint string
 
-// finishTimeout bounds what is under way at the end of a drain: an admission call takes 5 s at
-// most, a report 10 s. With the drain's 10 s it fits into the 30 s that a Pod has by default.
-const finishTimeout = 15 * time.Second
+const (
+	// finishTimeout bounds what is under way at the end of a drain: an admission call takes 5 s at
+	// most, a report 10 s.
+	finishTimeout = 15 * time.Second
+	// drainMore is how much longer than --drain a replica answers at most, while it is called:
+	// nodes that have too much to do take long to bring the Service's rules up to date, and who
+	// dials by old ones would find nobody. With --drain's 10 s, finishTimeout and lingers it fits
+	// into the 40 s that the manifests give a Pod.
+	drainMore = 10 * time.Second
+	// forgotten is how long nobody has to have called until a replica takes itself for forgotten.
+	forgotten = 2 * time.Second
+)
 
 // certificatesLoop keeps the serving certificate.
 const certificatesLoop = "certificates"
@@ -36,6 +45,8 @@ type core struct {
 	drains atomic.Bool
 	// leaves is set in the second half of the drain.
 	leaves atomic.Bool
+	// called is when a review was read last, in nanoseconds since 1970.
+	called atomic.Int64
 	cancel context.CancelFunc
 }
 
@@ -53,9 +64,33 @@ func newCore(signal context.Context, log logr.Logger, drain time.Duration) *core
 			}
 			c.leaves.Store(true)
 		}
+		c.untilQuiet(ctx, min(drain, drainMore))
 		cancel()
 	})
 	return c
+}
+
+// untilQuiet waits while reviews come, for so long at most.
+func (c *core) untilQuiet(ctx context.Context, most time.Duration) {
+	for end := time.Now().Add(most); ; {
+		wait := min(time.Until(time.Unix(0, c.called.Load()).Add(forgotten)), time.Until(end))
+		if wait <= 0 {
+			return
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// calls notes when reviews come. What is refused before it is read does not count.
+func (c *core) calls(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.called.Store(time.Now().UnixNano())
+		h.ServeHTTP(w, r)
+	})
 }
 
 // closing has HTTP/1.1 answers say from the signal on that their connection closes, so that the

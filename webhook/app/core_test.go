@@ -121,6 +121,47 @@ func TestADrain(t *testing.T) {
 	}
 }
 
+// TestADrainOfAReplicaThatIsStillCalled: whoever calls has not heard of the end yet. It goes on
+// for as long again, and not when nobody has called for a while.
+func TestADrainOfAReplicaThatIsStillCalled(t *testing.T) {
+	t.Parallel()
+	const drain = forgotten + time.Second
+	for name, called := range map[string]bool{"it is called until the end": true, "it is called in the beginning": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			signal, send := context.WithCancel(t.Context())
+			c := newCore(signal, logr.Discard(), drain)
+			reviews := c.calls(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+			call := func() {
+				w := httptest.NewRecorder()
+				reviews.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", http.NoBody))
+				if w.Code != http.StatusNoContent {
+					t.Errorf("answered %d", w.Code)
+				}
+			}
+			begun := time.Now()
+			send()
+			call()
+			err := runs(t, c, nil, hears, func(ctx context.Context) error {
+				for called {
+					select {
+					case <-ctx.Done():
+						return nil
+					case <-time.After(100 * time.Millisecond):
+						call()
+					}
+				}
+				<-ctx.Done()
+				return nil
+			})
+			took := time.Since(begun)
+			if err != nil || took < drain || (took >= 2*drain) != called {
+				t.Errorf("%v after %s", err, took)
+			}
+		})
+	}
+}
+
 // TestCallersAreSentElsewhere: over HTTP/1.1 with the answer from the signal on, over HTTP/2 in
 // the second half of the drain, which ends the connection and none of its calls.
 func TestCallersAreSentElsewhere(t *testing.T) {
@@ -281,10 +322,15 @@ func TestWhatIsWatchedFromTheStartIsKnownWithoutTheAPIServer(t *testing.T) {
 		v1alpha1.GroupVersion.WithKind("OwnerPolicy"):    "ownerpolicies",
 		v1alpha1.GroupVersion.WithKind("NamePolicy"):     "namepolicies",
 		v1alpha1.GroupVersion.WithKind("RecoveryPolicy"): "recoverypolicies",
+		v1alpha1.GroupVersion.WithKind("Anchor"):         "anchors",
 		facts.NamespaceKind:                              "namespaces",
 	} {
+		scope := meta.RESTScopeNameRoot
+		if kind.Kind == "Anchor" {
+			scope = meta.RESTScopeNameNamespace
+		}
 		got, err := m.RESTMapping(kind.GroupKind(), kind.Version)
-		if err != nil || got.Resource != kind.GroupVersion().WithResource(want) || got.Scope.Name() != meta.RESTScopeNameRoot {
+		if err != nil || got.Resource != kind.GroupVersion().WithResource(want) || got.Scope.Name() != scope {
 			t.Errorf("%s: %+v %v", kind, got, err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"container/list"
 	"context"
 	"crypto/tls"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -34,6 +35,14 @@ type crowd struct {
 	// that has a burst of calls dials for each of them, and closes what it does not need. 0 for no
 	// more than most.
 	rush int
+	// lingers is how long a connection that has shown what counts is still read from after it was
+	// closed, while its client does not close it: 0 for not at all. net/http closes one a second
+	// after its GOAWAY, and a client that has not come to read that by then would find the
+	// connection broken when it writes, and take its call for lost; so it hears of it, and calls
+	// elsewhere.
+	lingers time.Duration
+	// lingering are those of them.
+	lingering sync.WaitGroup
 
 	mu     sync.Mutex
 	guests *list.List // of *guest, the oldest first
@@ -53,6 +62,8 @@ type guest struct {
 	// at is nil once it is closed. It and what follows are guarded by the crowd.
 	at   *list.Element
 	idle bool
+	// closed says that nothing is written to it any more.
+	closed bool
 	// trusted is the Pod whose token was shown, or that a review was answered; empty for neither.
 	trusted types.UID
 	// peer is the zero value where peers do not share the places.
@@ -162,8 +173,35 @@ func (g *guest) trust(pod types.UID) {
 	}
 }
 
-// Close closes the connection, and forgets it.
+// Close closes the connection, and forgets it; at once, or when its client has heard of it. Until
+// then it keeps its place, and makes room as a stranger does.
 func (g *guest) Close() error {
+	c := g.crowd
+	half, ok := g.Conn.(interface{ CloseWrite() error })
+	c.mu.Lock()
+	if g.closed {
+		c.mu.Unlock()
+		return net.ErrClosed
+	}
+	g.closed = true
+	lingers := ok && g.at != nil && g.trusted != "" && c.lingers > 0
+	g.trusted = ""
+	c.mu.Unlock()
+	if !lingers {
+		return g.gone()
+	}
+	c.lingering.Go(func() {
+		// What fails here is a connection that is closed already.
+		_ = half.CloseWrite()
+		_ = g.SetReadDeadline(time.Now().Add(c.lingers))
+		_, _ = io.Copy(io.Discard, g.Conn)
+		_ = g.gone()
+	})
+	return nil
+}
+
+// gone closes the connection at once, and forgets it where it has not made room yet.
+func (g *guest) gone() error {
 	g.crowd.mu.Lock()
 	if g.at != nil {
 		g.crowd.forget(g)
@@ -171,6 +209,9 @@ func (g *guest) Close() error {
 	g.crowd.mu.Unlock()
 	return g.Conn.Close()
 }
+
+// left waits until those that linger are closed.
+func (c *crowd) left() { c.lingering.Wait() }
 
 func (g *guest) set(change func(*guest)) {
 	g.crowd.mu.Lock()

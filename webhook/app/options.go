@@ -183,6 +183,7 @@ func newKnowingMapper(asked meta.RESTMapper) *knowingMapper {
 	for _, kind := range []string{"OwnerPolicy", "NamePolicy", "RecoveryPolicy"} {
 		known.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}
+	known.Add(v1alpha1.GroupVersion.WithKind("Anchor"), meta.RESTScopeNamespace)
 	known.Add(facts.NamespaceKind, meta.RESTScopeRoot)
 	return &knowingMapper{RESTMapper: asked, known: known}
 }

@@ -24,7 +24,7 @@ import (
 // the one that it runs in.
 type server struct {
 	name     string
-	listener net.Listener
+	listener *crowd
 	http     *http.Server
 	// finish bounds the end of calls that are under way.
 	finish time.Duration
@@ -47,6 +47,7 @@ func (s *server) run(ctx context.Context) error {
 	if err := s.http.Shutdown(last); err != nil {
 		_ = s.http.Close() // callers take it for a failed call, and sidecars send again
 	}
+	s.listener.left() // the process ends after this, and would break them
 	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
@@ -97,6 +98,9 @@ const (
 	streamWindow, connWindow = 64 << 10, (admission.MaxWaiting + 1) * streamWindow
 	// maxFrame is the least that HTTP/2 has: a frame has its memory before it has come.
 	maxFrame = 16 << 10
+	// lingers is how long a connection waits for an API server that has not heard of its end; by
+	// then its call would have timed out, as most entries have it.
+	lingers = 3 * time.Second
 	// callersIdle is what Go's clients keep idle connections for.
 	callersIdle = 90 * time.Second
 )
@@ -134,7 +138,7 @@ func (s *admissionServer) Start(ctx context.Context) error {
 		most = maxCallers1
 	}
 	c := newCrowd(l, most)
-	c.share, c.rush = true, rush
+	c.share, c.rush, c.lingers = true, rush, lingers
 	serves := &server{name: "admission server", listener: c, finish: finishTimeout, http: &http.Server{
 		Handler: s.WebhookMux(), ErrorLog: quiet(s.log, "admission server"), Protocols: protocols, ConnState: states, ConnContext: answering, TLSConfig: s.tls,
 		ReadHeaderTimeout: 5 * time.Second, WriteTimeout: 40 * time.Second, // a review takes 30 s at most

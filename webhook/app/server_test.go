@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -67,6 +68,20 @@ func (s *admissionServer) answers(t *testing.T) {
 	}
 }
 
+// hasAnswered has a client's connection stand as by a review that was answered, and returns how many
+// there are.
+func (s *admissionServer) hasAnswered(client net.Conn) int {
+	c := s.runs.Load().listener
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for e := c.guests.Front(); e != nil; e = e.Next() {
+		if g, ok := e.Value.(*guest); ok && g.RemoteAddr().String() == client.LocalAddr().String() {
+			g.trusted = "answered"
+		}
+	}
+	return c.guests.Len()
+}
+
 func anyServer() *tls.Config { return &tls.Config{InsecureSkipVerify: true} }
 
 // callers makes a client.
@@ -127,6 +142,149 @@ func TestWhatIsUnderWayAtTheEndOfADrain(t *testing.T) {
 	}
 }
 
+// late is a connection whose reader can be kept from hearing anything, as by a machine with too
+// much to do.
+type late struct {
+	net.Conn
+	deaf sync.Mutex
+}
+
+func (l *late) Read(p []byte) (int, error) {
+	n, err := l.Conn.Read(p)
+	l.deaf.Lock()
+	defer l.deaf.Unlock()
+	return n, err
+}
+
+// TestACallerThatHearsOfTheEndLate writes to a connection whose server has said that it leaves,
+// and has left: it must still hear that, and call another replica.
+func TestACallerThatHearsOfTheEndLate(t *testing.T) {
+	t.Parallel()
+	leaves, stays := admissionOn(t, true, nil), admissionOn(t, true, nil)
+	for _, s := range []*admissionServer{leaves, stays} {
+		s.Register("/x", admission.NewBodies().Handler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, s.address) })))
+	}
+	stays.started(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- leaves.Start(ctx) }()
+	leaves.answers(t)
+
+	addresses, conns := make(chan string, 2), make(chan *late, 2)
+	addresses <- leaves.address
+	addresses <- stays.address
+	tr := &http.Transport{TLSClientConfig: anyServer(), ForceAttemptHTTP2: true, DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, <-addresses)
+		if err != nil {
+			return nil, err
+		}
+		l := &late{Conn: conn}
+		conns <- l
+		return l, nil
+	}}
+	defer tr.CloseIdleConnections()
+	call := func() (string, error) {
+		// Longer than what is written at once.
+		resp, err := (&http.Client{Transport: tr, Timeout: 30 * time.Second}).Post("https://"+leaves.address+"/x?timeout=5s", "application/json", strings.NewReader("{}"+strings.Repeat(" ", 48<<10)))
+		if err != nil {
+			return "", err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		return string(body), err
+	}
+	if by, err := call(); by != leaves.address {
+		t.Fatalf("answered by %q, %v", by, err)
+	}
+	first := <-conns
+	leaves.hasAnswered(first)
+	first.deaf.Lock()
+	cancel()
+	<-time.After(3 * time.Second / 2) // net/http closes a connection a second after its GOAWAY
+	type answer struct {
+		by  string
+		err error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		by, err := call()
+		answered <- answer{by, err}
+	}()
+	<-time.After(300 * time.Millisecond)
+	first.deaf.Unlock()
+	if a := <-answered; a.by != stays.address {
+		t.Errorf("answered by %q, %v", a.by, a.err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAConnectionThatLingers keeps its place until its client goes, others need it, or its time is
+// over; what its client writes meanwhile breaks nothing. A stranger's does not linger.
+func TestAConnectionThatLingers(t *testing.T) {
+	t.Parallel()
+	c, come := crowded(t, 2)
+	c.lingers = time.Hour
+	closes := func(g *guest) {
+		t.Helper()
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := g.Close(); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("closed twice: %v", err)
+		}
+	}
+	there := func() int {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.guests.Len()
+	}
+	answered := func() (net.Conn, *guest) {
+		client, g := come()
+		g.set(func(g *guest) { g.trusted = "answered" })
+		return client, g
+	}
+	_, stranger := come()
+	closes(stranger)
+	if n := there(); n != 0 {
+		t.Errorf("a stranger lingers: %d", n)
+	}
+	client, g := answered()
+	closes(g)
+	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("the client reads %v", err)
+	}
+	for range 3 {
+		if _, err := client.Write([]byte("x")); err != nil {
+			t.Errorf("the client writes: %v", err)
+		}
+	}
+	if n := there(); n != 1 {
+		t.Errorf("%d are there while it lingers", n)
+	}
+	_ = client.Close()
+	c.left()
+	if n := there(); n != 0 {
+		t.Errorf("%d are there when its client has gone", n)
+	}
+	for range 2 { // two that linger make room
+		_, g := answered()
+		closes(g)
+	}
+	come()
+	come()
+	c.left()
+	if n := there(); n != 2 {
+		t.Errorf("%d are there", n)
+	}
+	c.lingers = time.Millisecond
+	_, g = answered()
+	closes(g)
+	c.left()
+}
+
 // TestACrowdOfOnePeer: whoever has most of the places makes room, whatever his connections have
 // shown, and a peer that has few keeps them.
 func TestACrowdOfOnePeer(t *testing.T) {
@@ -164,17 +322,8 @@ func TestACrowdOfOnePeer(t *testing.T) {
 		}
 		defer func() { _ = conn.Close() }()
 		// What an API server's connection has shown, too.
-		if c, ok := s.runs.Load().listener.(*crowd); ok {
-			c.mu.Lock()
-			for e := c.guests.Front(); e != nil; e = e.Next() {
-				if g, ok := e.Value.(*guest); ok && g.RemoteAddr().String() == conn.LocalAddr().String() {
-					g.trusted = "answered"
-				}
-			}
-			if n := c.guests.Len(); n > rush {
-				t.Errorf("%d connections", n)
-			}
-			c.mu.Unlock()
+		if n := s.hasAnswered(conn); n > rush {
+			t.Errorf("%d connections", n)
 		}
 	}
 	if !kept() {
@@ -243,12 +392,12 @@ func TestTheAdmissionServersBounds(t *testing.T) {
 	for range maxStreams + 1 {
 		<-entered
 	}
-	if c, ok := s.runs.Load().listener.(*crowd); ok {
-		c.mu.Lock()
-		if n := c.guests.Len(); n != 2 {
-			t.Errorf("%d calls at once over %d connections", maxStreams+1, n)
-		}
-		c.mu.Unlock()
+	c := s.runs.Load().listener
+	c.mu.Lock()
+	n := c.guests.Len()
+	c.mu.Unlock()
+	if n != 2 {
+		t.Errorf("%d calls at once over %d connections", maxStreams+1, n)
 	}
 	close(leave)
 	calls.Wait()

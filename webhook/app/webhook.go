@@ -96,7 +96,8 @@ Certificate. Either way a new one is served without a restart, and the last good
 served on while the next one cannot be used.
 
 On SIGTERM /readyz fails at once. Calls are answered for --drain, by then with
-"Connection: close", so that callers go elsewhere; then what is under way is finished.`,
+"Connection: close", so that callers go elsewhere, and for up to 10s more while some still
+come; then what is under way is finished.`,
 		Example: `  # in a cluster: the shipped manifests have all flags
   belay-webhook
 
@@ -112,7 +113,7 @@ On SIGTERM /readyz fails at once. Calls are answered for --drain, by then with
 	cmd.Flags().StringVar(&o.certDir, "cert-dir", "", "folder with tls.crt and tls.key; empty: belay manages its certificates itself")
 	cmd.Flags().StringVar(&o.clientCA, "client-ca-file", "", "PEM file of a CA; only callers with a client certificate of it are answered. The API server presents one when its --admission-control-config-file says so. Empty: whoever reaches the port is answered")
 	cmd.Flags().BoolVar(&o.http2, "http2", true, "speak HTTP/2. An API server then sends all its calls over one connection, to one replica; with HTTP/1.1 they spread over the replicas")
-	cmd.Flags().DurationVar(&o.drain, "drain", 10*time.Second, "how long calls are answered after SIGTERM, while /readyz fails: others need that long to hear of it. What is under way then is finished, for up to 15s; both have to fit into the Pod's terminationGracePeriodSeconds")
+	cmd.Flags().DurationVar(&o.drain, "drain", 10*time.Second, "how long calls are answered after SIGTERM, while /readyz fails: others need that long to hear of it. While reviews still come it is as long again, 10s at most; then what is under way is finished, for up to 18s. All of it has to fit into the Pod's terminationGracePeriodSeconds")
 	cmd.Flags().DurationVar(&o.lives.Leaf, "certificate-life", certs.DefaultLeafLife, "how long a certificate that belay signs itself is valid; it is renewed after two thirds of that")
 	addCALife(cmd.Flags(), &o.lives)
 	return cmd
@@ -259,7 +260,7 @@ func (o *webhookOptions) run(ctx context.Context) error {
 		admission.ValidateSidecarPath:        i.Validate(),
 		admission.ValidateSidecarPath + "/":  i.Validate(),
 	} {
-		server.Register(path, core.closing(bodies.Handler(handler)))
+		server.Register(path, core.closing(bodies.Handler(core.calls(handler))))
 	}
 
 	reports := &collector.Collector{
@@ -348,7 +349,7 @@ func (o *webhookOptions) manager(cfg *rest.Config, log logr.Logger, server webho
 		Scheme: s, Logger: log, WebhookServer: server, MapperProvider: mapperFor,
 		Metrics: metricsserver.Options{BindAddress: o.metricsAddr}, HealthProbeBindAddress: "0",
 		// What the last reviews take, and a moment for the rest.
-		GracefulShutdownTimeout: new(finishTimeout + time.Second),
+		GracefulShutdownTimeout: new(finishTimeout + lingers + time.Second),
 		Cache:                   cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
 	})
 	if err != nil {
@@ -370,14 +371,20 @@ type policyStores struct {
 func (o *webhookOptions) stores(ctx context.Context, mgr manager.Manager) (*gate, policyStores, error) {
 	g := &gate{Reader: mgr.GetCache()}
 	stores := policyStores{owners: facts.NewOwnerPolicies(g, mgr.GetAPIReader()), names: facts.NewNamePolicies(g, mgr.GetAPIReader()), recoveries: facts.NewRecoveryPolicies(g, mgr.GetAPIReader())}
-	if err := watchDeleted(ctx, mgr, &v1alpha1.OwnerPolicy{}, stores.owners.Deleted); err != nil {
-		return nil, stores, err
-	}
-	if err := watchDeleted(ctx, mgr, &v1alpha1.NamePolicy{}, stores.names.Deleted); err != nil {
-		return nil, stores, err
-	}
-	if err := watchDeleted(ctx, mgr, &v1alpha1.RecoveryPolicy{}, stores.recoveries.Deleted); err != nil {
-		return nil, stores, err
+	for kind, watch := range map[string]func(context.Context) error{
+		"OwnerPolicy": func(ctx context.Context) error {
+			return watchDeleted(ctx, mgr, &v1alpha1.OwnerPolicy{}, stores.owners.Deleted)
+		},
+		"NamePolicy": func(ctx context.Context) error {
+			return watchDeleted(ctx, mgr, &v1alpha1.NamePolicy{}, stores.names.Deleted)
+		},
+		"RecoveryPolicy": func(ctx context.Context) error {
+			return watchDeleted(ctx, mgr, &v1alpha1.RecoveryPolicy{}, stores.recoveries.Deleted)
+		},
+	} {
+		if err := onceServed(ctx, mgr, kind, watch); err != nil {
+			return nil, stores, err
+		}
 	}
 	var ns metav1.PartialObjectMetadata
 	ns.SetGroupVersionKind(facts.NamespaceKind)
@@ -387,14 +394,41 @@ func (o *webhookOptions) stores(ctx context.Context, mgr manager.Manager) (*gate
 	return g, stores, mgr.Add(cacheSync{g, mgr.GetCache()})
 }
 
+// servedEvery is how often a kind of policy is looked for that the API server does not serve yet.
+const servedEvery = 10 * time.Second
+
+// onceServed begins to watch a kind of policy: now, or when the API server serves it. An image may
+// be newer than the CRDs, or come with them: what is there is served meanwhile.
+func onceServed(ctx context.Context, mgr manager.Manager, kind string, watch func(context.Context) error) error {
+	err := watch(ctx)
+	if !meta.IsNoMatchError(err) {
+		return err
+	}
+	log := mgr.GetLogger().WithValues("kind", kind)
+	log.Error(err, "a kind of policy is not served; apply the CRDs of this release")
+	return mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		tick := time.NewTicker(servedEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-tick.C:
+			}
+			switch err := watch(ctx); {
+			case err == nil:
+				log.Info("the kind of policy is served now")
+				return nil
+			case !meta.IsNoMatchError(err):
+				log.Error(err, "watching a kind of policy; trying again")
+			}
+		}
+	}))
+}
+
 // watchDeleted watches a kind of policy, and tells its store which were deleted.
 func watchDeleted[O client.Object](ctx context.Context, mgr manager.Manager, kind O, deleted func(O)) error {
 	inf, err := mgr.GetCache().GetInformer(ctx, kind, cache.BlockUntilSynced(false))
-	if meta.IsNoMatchError(err) {
-		// An image that is newer than the CRDs: what is there must go on being served.
-		mgr.GetLogger().Error(err, "a kind of policy is not served; apply the CRDs of this release and restart")
-		return nil
-	}
 	if err == nil {
 		_, err = inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{DeleteFunc: func(obj any) {
 			if u, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
@@ -438,17 +472,18 @@ func (o *webhookOptions) watchPods(ctx context.Context, mgr manager.Manager, kub
 		watched.Want(selectors)
 		waiting.Want(wanted)
 	}
-	inf, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.RecoveryPolicy{}, cache.BlockUntilSynced(false))
-	if meta.IsNoMatchError(err) {
-		return watched, nil
-	}
-	if err == nil {
+	err := onceServed(ctx, mgr, "RecoveryPolicy", func(ctx context.Context) error {
+		inf, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.RecoveryPolicy{}, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watching RecoveryPolicies: %w", err)
+		}
 		_, err = inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { want() }, UpdateFunc: func(any, any) { want() }, DeleteFunc: func(any) { want() },
 		})
-	}
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("watching RecoveryPolicies: %w", err)
+		return nil, err
 	}
 	// Where there is no policy, no event says so.
 	watched.Want([]string{byAnnotation})

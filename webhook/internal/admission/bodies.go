@@ -9,6 +9,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/belay-dev/belay/webhook/internal/metrics"
 )
 
 const (
@@ -68,7 +70,7 @@ func (b *Bodies) Handler(h http.Handler) http.Handler {
 			h.ServeHTTP(w, refused)
 			return
 		}
-		ctx, cancel := context.WithTimeout(r.Context(), budget(r.URL.Query().Get("timeout")))
+		ctx, cancel := context.WithTimeout(r.Context(), budget(r))
 		defer cancel()
 		c := http.NewResponseController(w)
 		conn := connectionOf(r.Context())
@@ -158,6 +160,7 @@ func (a *arrival) read(ctx context.Context, c *http.ResponseController, r *http.
 
 // busy puts a review off.
 func busy(w http.ResponseWriter, r *http.Request, c *http.ResponseController) {
+	metrics.Busy.Inc()
 	abandon(w, r, c)
 	w.Header().Set("Retry-After", "1")
 	http.Error(w, "belay has too many reviews under way; try again", http.StatusServiceUnavailable)

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/belay-dev/belay/webhook/internal/metrics"
 )
 
 // TestBodiesUnderWayAreBounded: large reviews wait for each other, small ones pass beside
@@ -91,6 +93,31 @@ func TestBodiesUnderWayAreBounded(t *testing.T) {
 	}
 	if most.Load() > largeBodies+smallBodies {
 		t.Errorf("%d bytes at once", most.Load())
+	}
+}
+
+// TestReviewsThatArePutOffAreCounted is not parallel: it reads the process's metrics.
+func TestReviewsThatArePutOffAreCounted(t *testing.T) {
+	bodies := NewBodies()
+	handler := bodies.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	ctx := WithAnswered(t.Context(), func() {})
+	connectionOf(ctx).calls.Store(ownCalls)
+	before := count(t, metrics.Busy)
+	for _, c := range []struct {
+		under int64
+		code  int
+		want  float64
+	}{
+		{under: maxCalls - 1, code: http.StatusOK, want: 0},
+		{under: maxCalls, code: http.StatusServiceUnavailable, want: 1},
+		{under: maxCalls, code: http.StatusServiceUnavailable, want: 2},
+	} {
+		bodies.calls.Store(c.under)
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, "/", strings.NewReader("{}")))
+		if got := count(t, metrics.Busy) - before; w.Code != c.code || got != c.want {
+			t.Errorf("with %d under way: %d, and %v are counted", c.under, w.Code, got)
+		}
 	}
 }
 

@@ -88,14 +88,36 @@ type connectionKey struct{}
 // connection is what is known of one over which reviews come.
 type connection struct {
 	answered func()
+	// since is when it was accepted; zero where that is not known.
+	since time.Time
+	// first is the age at which its first call came, in nanoseconds; 0 until then.
+	first atomic.Int64
 	// calls are under way, and waits of them wait for room.
 	calls, waits atomic.Int64
 }
 
-// WithAnswered is a context of a connection, whose server is told that it has sent a review
-// which is answered.
+// WithAnswered is a context of a connection that was accepted now, whose server is told that it
+// has sent a review which is answered.
 func WithAnswered(ctx context.Context, answered func()) context.Context {
-	return context.WithValue(ctx, connectionKey{}, &connection{answered: answered})
+	return context.WithValue(ctx, connectionKey{}, &connection{answered: answered, since: time.Now()})
+}
+
+// waited is how much of its time-out a call that comes now may have spent until its connection was
+// there: the API server's clock runs while it dials and shakes hands, for seconds where both sides
+// have too much to do. It is how long the first call took to come, half of the time-out at most,
+// and counts for those that come within as long again: they may have waited with it. Where that is
+// longer than the time-out, nobody waited.
+func (c *connection) waited(timeout time.Duration) time.Duration {
+	if c.since.IsZero() {
+		return 0
+	}
+	age := time.Since(c.since)
+	c.first.CompareAndSwap(0, int64(max(age, 1)))
+	first := time.Duration(c.first.Load())
+	if first >= timeout || age > 2*first {
+		return 0
+	}
+	return min(first, timeout/2)
 }
 
 // connectionOf is that of a call; one of its own where the server tells of none.
@@ -145,7 +167,7 @@ func (e edge) serve(w http.ResponseWriter, r *http.Request, phase, policy string
 		return err
 	}
 	start := time.Now()
-	ctx, cancel := context.WithTimeout(r.Context(), budget(r.URL.Query().Get("timeout")))
+	ctx, cancel := context.WithTimeout(r.Context(), budget(r))
 	defer cancel()
 
 	a := asked{phase: phase, policyName: policy, req: req}
@@ -176,15 +198,15 @@ func (e edge) panicked(p any, message string, keys ...any) {
 	e.log.Error(fmt.Errorf("panic: %v", p), message, append(keys, "stack", string(debug.Stack()))...)
 }
 
-// budget is the time for the decision: what the API server says it waits, less a
-// margin for the answer.
-func budget(timeout string) time.Duration {
-	d, err := time.ParseDuration(timeout)
+// budget is the time for the decision: what the API server says it waits, less what may be gone
+// of it already, and a margin for the answer.
+func budget(r *http.Request) time.Duration {
+	d, err := time.ParseDuration(r.URL.Query().Get("timeout"))
 	if err != nil || d <= 0 {
 		d = defaultTimeout
 	}
 	d = min(d, maxTimeout)
-	return d - d/answerMargin
+	return d - d/answerMargin - connectionOf(r.Context()).waited(d)
 }
 
 // admitted is an outcome that changes nothing and says why only in the audit log.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -376,8 +377,40 @@ func TestP08_Budget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if got := budget(c.timeout); got != c.want {
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/?timeout="+c.timeout, http.NoBody)
+			if got := budget(r); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// TestP08_TheBudgetOfACallThatWaitedForItsConnection: what is gone of the API server's time.
+func TestP08_TheBudgetOfACallThatWaitedForItsConnection(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		// first is how old the connection is when its first call comes, and age when the one comes
+		// that is asked about.
+		first, age, most, least time.Duration
+	}{
+		"it comes at once":                      {0, 0, 8 * time.Second, 7 * time.Second},
+		"the first one":                         {2 * time.Second, 2 * time.Second, 6 * time.Second, 5 * time.Second},
+		"one that may have waited with it":      {2 * time.Second, 3 * time.Second, 6 * time.Second, 5 * time.Second},
+		"one that came later":                   {2 * time.Second, 5 * time.Second, 8 * time.Second, 8 * time.Second},
+		"one of a connection that was fast":     {0, time.Second, 8 * time.Second, 8 * time.Second},
+		"half of it is kept":                    {9 * time.Second, 9 * time.Second, 3 * time.Second, 3 * time.Second},
+		"nothing came for longer than it waits": {time.Minute, time.Minute, 8 * time.Second, 8 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx := WithAnswered(t.Context(), func() {})
+			at := func(age time.Duration) time.Duration {
+				connectionOf(ctx).since = time.Now().Add(-age)
+				return budget(httptest.NewRequestWithContext(ctx, http.MethodPost, "/?timeout=10s", http.NoBody))
+			}
+			at(c.first)
+			if got := at(c.age); got > c.most || got < c.least {
+				t.Errorf("got %s", got)
 			}
 		})
 	}

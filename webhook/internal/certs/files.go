@@ -91,7 +91,7 @@ func (f *Files) read() {
 	f.served.Store(&c)
 	f.cert, f.key, f.told = cert, key, ""
 	metrics.SetCertificateFault("")
-	metrics.CertificateExpiry.WithLabelValues(metrics.CertificateLeaf).Set(float64(c.Leaf.NotAfter.Unix()))
+	measure(metrics.CertificateLeaf, c.Leaf, c.Leaf.NotAfter.Sub(c.Leaf.NotBefore))
 	metrics.CertificateLoads.WithLabelValues(metrics.CertificateLoaded, "Read").Inc()
 	f.Log.Info("certificate read", "folder", f.Dir, "expires", c.Leaf.NotAfter.Format(time.RFC3339), "fingerprint", Fingerprint(c.Leaf))
 }

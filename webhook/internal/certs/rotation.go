@@ -74,7 +74,7 @@ func (r *Rotation) look(ctx context.Context) time.Duration {
 		r.fail(reasonOf(err), "the Secret of the CA cannot be used", err)
 		return every
 	}
-	metrics.CertificateExpiry.WithLabelValues(metrics.CertificateCA).Set(float64(st.Signer.Cert.NotAfter.Unix()))
+	measure(metrics.CertificateCA, st.Signer.Cert, r.Lives.CA)
 	step := Next(st, r.facts(ctx, st), r.Lives, r.now())
 	r.tell(step)
 	if step.Action == Wait {

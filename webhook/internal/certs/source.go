@@ -271,8 +271,8 @@ func (s *Source) mend(ctx context.Context, secret *corev1.Secret, what Remedy) (
 // because nobody trusts it.
 func (s *Source) renew(ctx context.Context) (waits bool, err error) {
 	now, has := s.now(), s.served.Load()
-	metrics.CertificateExpiry.WithLabelValues(metrics.CertificateCA).Set(float64(s.last.Signer.Cert.NotAfter.Unix()))
 	signer := s.last.Signer
+	measure(metrics.CertificateCA, signer.Cert, s.Lives.CA)
 	switch {
 	case has == nil:
 	case !has.ca.Equal(signer.Cert):
@@ -295,10 +295,16 @@ func (s *Source) renew(ctx context.Context) (waits bool, err error) {
 	}
 	s.served.Store(&served{leaf: leaf, ca: signer.Cert})
 	s.toldRenewal = ""
-	metrics.CertificateExpiry.WithLabelValues(metrics.CertificateLeaf).Set(float64(leaf.Leaf.NotAfter.Unix()))
+	measure(metrics.CertificateLeaf, leaf.Leaf, s.Lives.Leaf)
 	metrics.CertificateLoads.WithLabelValues(metrics.CertificateLoaded, "Renewed").Inc()
 	s.Log.Info("certificate made", "expires", leaf.Leaf.NotAfter.Format(time.RFC3339), "ca", Fingerprint(signer.Cert))
 	return false, nil
+}
+
+// measure tells the metrics when a certificate expires, and when it is due.
+func measure(certificate string, c *x509.Certificate, life time.Duration) {
+	metrics.CertificateExpiry.WithLabelValues(certificate).Set(float64(c.NotAfter.Unix()))
+	metrics.CertificateRenewal.WithLabelValues(certificate).Set(float64(due(c, life).Unix()))
 }
 
 // trusts reports whether API servers trust a CA: registrations have it, and have had it for as

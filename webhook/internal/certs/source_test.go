@@ -2,9 +2,12 @@ package certs
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -467,5 +471,95 @@ func TestALoopEndsWithItsContext(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// measuredAs are the times of a certificate that the process's metrics say.
+func measuredAs(t *testing.T, certificate string) (expires, due time.Time) {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(metrics.CertificateExpiry, metrics.CertificateRenewal)
+	families, err := r.Gather()
+	must(t, err)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			switch at := time.Unix(int64(m.GetGauge().GetValue()), 0).UTC(); {
+			case m.GetLabel()[0].GetValue() != certificate:
+			case strings.Contains(f.GetName(), "renewal"):
+				due = at
+			default:
+				expires = at
+			}
+		}
+	}
+	return expires, due
+}
+
+// TestWhenCertificatesAreDue is not parallel: it reads the process's metrics.
+func TestWhenCertificatesAreDue(t *testing.T) {
+	const life = 90 * day
+	dated := func(t *testing.T, from, to time.Duration) *Authority {
+		a, err := NewAuthority(time.Now(), to, nil)
+		must(t, err)
+		signed, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+			SerialNumber: a.Cert.SerialNumber, Subject: a.Cert.Subject, NotBefore: time.Now().Add(from), NotAfter: time.Now().Add(to),
+			IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		}, a.Cert, a.key.Public(), a.key)
+		must(t, err)
+		a, err = parseAuthority(encode(signed), a.keyPEM)
+		must(t, err)
+		return a
+	}
+	for name, c := range map[string]struct {
+		tell             func(*testing.T)
+		certificate      string
+		expires, renewed time.Duration // from the beginning on
+	}{
+		"what belay signs, by --certificate-life": {
+			func(t *testing.T) {
+				a := at(t)
+				newBench(t, secret(&State{Signer: a, Trusted: trusting(a)})).look(t.Context())
+			}, metrics.CertificateLeaf, short.Leaf, short.Leaf * 2 / 3,
+		},
+		"belay's own CA, by --ca-life and not by its dates, which reach back": {
+			func(t *testing.T) {
+				a := at(t)
+				newBench(t, secret(&State{Signer: a, Trusted: trusting(a)})).look(t.Context())
+			}, metrics.CertificateCA, usual.CA, usual.CA * 2 / 3,
+		},
+		"the same, as belay-controller sees it": {
+			func(t *testing.T) {
+				a := at(t)
+				drive(t, secret(&State{Signer: a, Trusted: trusting(a)})).look(t.Context())
+			}, metrics.CertificateCA, usual.CA, usual.CA * 2 / 3,
+		},
+		"a CA of somebody else's, which lives shorter, by its own dates": {
+			func(t *testing.T) {
+				a := dated(t, -30*day, life-30*day)
+				newBench(t, secret(&State{Signer: a, Trusted: trusting(a)})).look(t.Context())
+			}, metrics.CertificateCA, life - 30*day, life*2/3 - 30*day,
+		},
+		"a file, by its own dates": {
+			func(t *testing.T) {
+				a := dated(t, -30*day, life-30*day)
+				dir := t.TempDir()
+				must(t, os.WriteFile(filepath.Join(dir, "tls.crt"), a.certPEM, 0o600))
+				must(t, os.WriteFile(filepath.Join(dir, "tls.key"), a.keyPEM, 0o600))
+				(&Files{Dir: dir, Log: logr.Discard()}).read()
+			}, metrics.CertificateLeaf, life - 30*day, life*2/3 - 30*day,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				metrics.CertificateExpiry.Reset()
+				metrics.CertificateRenewal.Reset()
+				begun := time.Now()
+				c.tell(t)
+				expires, due := measuredAs(t, c.certificate)
+				if diff := cmp.Diff([]time.Duration{c.expires, c.renewed}, []time.Duration{expires.Sub(begun), due.Sub(begun)}); diff != "" {
+					t.Errorf("from now on (-want +got)\n%s", diff)
+				}
+			})
+		})
 	}
 }

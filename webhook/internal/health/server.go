@@ -25,7 +25,7 @@ type Server struct {
 	http     *http.Server
 }
 
-// Listen opens the listener; address "0" is none.
+// Listen opens the listener; address "0" is none. What the checks of readiness find is measured.
 func Listen(address string, live, ready map[string]healthz.Checker) (*Server, error) {
 	if address == "0" || address == "" {
 		return nil, nil
@@ -35,7 +35,7 @@ func Listen(address string, live, ready map[string]healthz.Checker) (*Server, er
 		return nil, fmt.Errorf("listening for probes: %w", err)
 	}
 	mux := http.NewServeMux()
-	for path, checks := range map[string]map[string]healthz.Checker{LivePath: live, ReadyPath: ready} {
+	for path, checks := range map[string]map[string]healthz.Checker{LivePath: live, ReadyPath: measured(ready)} {
 		h := http.StripPrefix(path, &healthz.Handler{Checks: checks})
 		mux.Handle(path, h)
 		mux.Handle(path+"/", h)
@@ -57,7 +57,8 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // Remembered makes the result of a check good for a while, whoever asks how often; those who ask
-// while it is looked for wait for the same one.
+// while it is looked for wait for the same one. What is found is for all of them: that one who asks
+// hangs up is not heard, so the check needs a bound of its own.
 func Remembered(check healthz.Checker, d time.Duration) healthz.Checker {
 	var mu sync.Mutex
 	var at time.Time
@@ -66,7 +67,7 @@ func Remembered(check healthz.Checker, d time.Duration) healthz.Checker {
 		mu.Lock()
 		defer mu.Unlock()
 		if at.IsZero() || time.Since(at) >= d {
-			last = check(r)
+			last = check(r.WithContext(context.WithoutCancel(r.Context())))
 			at = time.Now()
 		}
 		return last

@@ -246,3 +246,27 @@ func TestProbesEndAtOnceThoughOneIsUnderWay(t *testing.T) {
 		t.Error("it waits for a probe")
 	}
 }
+
+// TestOneWhoHangsUpSpoilsNothing: what is found is for all who ask.
+func TestOneWhoHangsUpSpoilsNothing(t *testing.T) {
+	t.Parallel()
+	looked := 0
+	check := Remembered(func(r *http.Request) error {
+		looked++
+		return r.Context().Err()
+	}, time.Hour)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, ctx := range []context.Context{gone, t.Context()} {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/readyz/listener", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := check(req); err != nil {
+			t.Errorf("%v, from one who asks and hangs up", err)
+		}
+	}
+	if looked != 1 {
+		t.Errorf("it was looked for %d times", looked)
+	}
+}

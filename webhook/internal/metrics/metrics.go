@@ -53,6 +53,12 @@ var (
 		Help: "Requests that could not be answered as admission reviews, by HTTP status code.",
 	}, []string{"code"})
 
+	// Busy counts reviews that were put off.
+	Busy = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "belay_admission_busy_total",
+		Help: "Reviews that were answered with 503 and Retry-After since too many, or too large ones, were under way. The API server tries again within its time-out; where none of that helps, it is a failed call.",
+	})
+
 	// Panics counts panics that were turned into an answer.
 	Panics = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "belay_admission_panics_total",
@@ -108,10 +114,22 @@ var (
 		Help: "Entries of belay's own in the live webhook configurations, by whether the API server would trust this replica's serving certificate for them (trusted, untrusted). An untrusted one is one that the API server does not call: it refuses what the entry is about, or goes on without belay, as its failurePolicy says. Looked at when readiness is asked for, every 5 s at most.",
 	}, []string{"trust"})
 
+	// Ready is what the checks of readiness found.
+	Ready = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "belay_ready",
+		Help: "Whether a check of /readyz (live, draining, caches-synced, policies-compiled, listener, collector, certificate) has passed when it was asked for last, by whoever that was: 1 or 0. 0 as well where nobody has asked for a minute, such as a kubelet that does not reach the probes.",
+	}, []string{"check"})
+
 	// CertificateExpiry is when certificates expire.
 	CertificateExpiry = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "belay_certificate_expiry_timestamp_seconds",
 		Help: "When the serving certificate (leaf) expires, and the CA that belay manages itself (ca), in seconds since 1970.",
+	}, []string{"certificate"})
+
+	// CertificateRenewal is when certificates are due.
+	CertificateRenewal = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "belay_certificate_renewal_timestamp_seconds",
+		Help: "When the serving certificate (leaf) is due to be renewed, and the CA that belay manages itself (ca), in seconds since 1970: a third of its life before it expires. Of a certificate that others make that is an assumption, by its own dates.",
 	}, []string{"certificate"})
 
 	// CertificateLoads counts serving certificates that were made or read, or could not be.
@@ -150,6 +168,6 @@ func SetCertificateFault(reason string) {
 
 // MustRegister adds the metrics to the registry that the processes serve.
 func MustRegister() {
-	crmetrics.Registry.MustRegister(Decisions, Duration, Unreadable, Panics, Anchors, Recoveries, WithoutSidecar, Reports, ReportDuration, ConditionsWritten, RegistrationWrites, RegistrationEntries,
-		CertificateExpiry, CertificateLoads, CertificateFault, RotationPhase, RotationSteps)
+	crmetrics.Registry.MustRegister(Decisions, Duration, Unreadable, Busy, Panics, Anchors, Recoveries, WithoutSidecar, Reports, ReportDuration, ConditionsWritten, RegistrationWrites, RegistrationEntries,
+		Ready, CertificateExpiry, CertificateRenewal, CertificateLoads, CertificateFault, RotationPhase, RotationSteps)
 }
