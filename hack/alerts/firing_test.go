@@ -37,11 +37,22 @@ var healthy = []string{
 	`up{namespace="elsewhere", job="belay-webhook-replicas", pod="w-2"} 1x180`,
 	`up{namespace="elsewhere", job="belay-controller-replicas", pod="c-1"} 1x180`,
 	`up{namespace="elsewhere", job="belay-controller-replicas", pod="c-2"} 1x180`,
+	`up{job="apiserver", instance="a-1"} 1x180`,
+	`belay_ready{namespace="elsewhere", job="belay-webhook-replicas", pod="w-1", check="caches-synced"} 1x180`,
+	`belay_ready{namespace="elsewhere", job="belay-webhook-replicas", pod="w-1", check="listener"} 1x180`,
+	`belay_ready{namespace="elsewhere", job="belay-webhook-replicas", pod="w-2", check="caches-synced"} 1x180`,
+	`belay_ready{namespace="elsewhere", job="belay-webhook-replicas", pod="w-2", check="listener"} 1x180`,
+	`belay_ready{namespace="elsewhere", job="belay-controller-replicas", pod="c-1", check="caches-synced"} 1x180`,
+	`belay_ready{namespace="elsewhere", job="belay-controller-replicas", pod="c-2", check="caches-synced"} 1x180`,
 	`leader_election_master_status{namespace="elsewhere", job="belay-controller-replicas", pod="c-1", name="belay-controller"} 1x180`,
 	`leader_election_master_status{namespace="elsewhere", job="belay-controller-replicas", pod="c-2", name="belay-controller"} 0x180`,
 	// Somebody else's webhook is not reached.
 	`apiserver_admission_webhook_rejection_count{name="a.example.com", type="admit", operation="CREATE", error_type="calling_webhook_error", rejection_code="503"} 0+60x180`,
 	`apiserver_admission_webhook_fail_open_count{name="a.example.com", type="admit"} 0+60x180`,
+	// belay was not reached long ago.
+	`apiserver_admission_webhook_rejection_count{name="old.name.belay.dev", type="validating", operation="CREATE", error_type="calling_webhook_error", rejection_code="0"} 7x180`,
+	`apiserver_admission_webhook_fail_open_count{name="old.owner.belay.dev", type="admit"} 7x180`,
+	`belay_admission_busy_total{namespace="elsewhere", pod="w-1"} 7x180`,
 	// belay denies what it is to deny.
 	`apiserver_admission_webhook_rejection_count{name="jobs.name.belay.dev", type="validating", operation="CREATE", error_type="no_error", rejection_code="409"} 0+60x180`,
 	`belay_admission_decisions_total{namespace="elsewhere", pod="w-1", webhook="owner", phase="mutate", mode="enforce", decision="allowed", reason="Owned"} 0+600x180`,
@@ -53,8 +64,11 @@ var healthy = []string{
 	`belay_registration_writes_total{namespace="elsewhere", pod="c-1", kind="MutatingWebhookConfiguration", result="ok"} 1+1x180`,
 	`belay_registration_entries{namespace="elsewhere", pod="w-1", trust="trusted"} 4x180`,
 	`belay_registration_entries{namespace="elsewhere", pod="w-1", trust="untrusted"} 0x180`,
-	`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="leaf"} 172900x180`,
-	`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="ca"} 10368000x180`,
+	// A certificate of a week, renewed a minute after it is due, and a CA of a year.
+	`belay_certificate_renewal_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="leaf"} 3600x61 406860x119`,
+	`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="leaf"} 205200x61 608460x119`,
+	`belay_certificate_renewal_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="ca"} 20000000x180`,
+	`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="ca"} 30512000x180`,
 	`belay_certificate_loads_total{namespace="elsewhere", pod="w-1", result="ok", reason="Renewed"} 1x60 2x120`,
 	`belay_ca_rotation_phase{namespace="elsewhere", pod="c-1", phase="steady"} 0x20 1x160`,
 	`belay_ca_rotation_phase{namespace="elsewhere", pod="c-1", phase="add"} 1x10 0x170`,
@@ -83,18 +97,58 @@ func TestEachAlertFiresWhenItIsTrueAndNotOtherwise(t *testing.T) {
 			series: []string{
 				`up{namespace="elsewhere", job="belay-webhook-replicas", pod="w-1"} 1x60 0x120`,
 				`up{namespace="elsewhere", job="belay-webhook-replicas", pod="w-2"} 1x60 0x120`,
+				`belay_ready{namespace="elsewhere", job="belay-webhook-replicas", pod="w-1", check="caches-synced"} 1x60 _x120`,
+				`belay_ready{namespace="elsewhere", job="belay-webhook-replicas", pod="w-1", check="listener"} 1x60 _x120`,
+				`belay_ready{namespace="elsewhere", job="belay-webhook-replicas", pod="w-2", check="caches-synced"} 1x60 _x120`,
+				`belay_ready{namespace="elsewhere", job="belay-webhook-replicas", pod="w-2", check="listener"} 1x60 _x120`,
 			},
 			fires: map[string]string{
-				"BelayWebhookDown: No replica of belay-webhook answers.":  "62-179",
-				"BelayReplicaDown: Replica w-1 of belay does not answer.": "70-179",
-				"BelayReplicaDown: Replica w-2 of belay does not answer.": "70-179",
+				"BelayWebhookDown: No replica of belay-webhook answers.":     "62-179",
+				"BelayWebhookUnready: No replica of belay-webhook is ready.": "66-179",
+				"BelayReplicaDown: Replica w-1 of belay does not answer.":    "70-179",
+				"BelayReplicaDown: Replica w-2 of belay does not answer.":    "70-179",
 			},
 		},
 		"there are no Pods of belay at all": {
-			away: []string{"up", "leader_election_master_status"},
+			away: []string{"up", "belay_ready", "leader_election_master_status"},
 			fires: map[string]string{
-				"BelayWebhookDown: No replica of belay-webhook answers.": "2-179",
-				"BelayNoLeader: No replica of belay-controller works.":   "5-179",
+				"BelayWebhookDown: No replica of belay-webhook answers.":     "2-179",
+				"BelayWebhookUnready: No replica of belay-webhook is ready.": "2-179",
+				"BelayNoLeader: No replica of belay-controller works.":       "5-179",
+			},
+		},
+		"all replicas answer, and none is ready": {
+			series: []string{
+				`belay_ready{namespace="elsewhere", job="belay-webhook-replicas", pod="w-1", check="listener"} 1x60 0x60 1x60`,
+				`belay_ready{namespace="elsewhere", job="belay-webhook-replicas", pod="w-2", check="caches-synced"} 1x60 0x60 1x60`,
+			},
+			fires: map[string]string{
+				"BelayWebhookUnready: No replica of belay-webhook is ready.": "62-119",
+				"BelayReplicaUnready: Replica w-1 of belay is not ready.":    "70-119",
+				"BelayReplicaUnready: Replica w-2 of belay is not ready.":    "70-119",
+			},
+		},
+		"replicas come and go, and are never ready": {
+			series: []string{
+				`up{namespace="elsewhere", job="belay-webhook-replicas", pod="w-1"} 1x60` + strings.Repeat(" 0x2 1x1", 40),
+				`up{namespace="elsewhere", job="belay-webhook-replicas", pod="w-2"} 1x60` + strings.Repeat(" 0x1 1x1 0x1", 40),
+				`belay_ready{namespace="elsewhere", job="belay-webhook-replicas", pod="w-1", check="caches-synced"} 1x60` + strings.Repeat(" _x2 0x1", 40),
+				`belay_ready{namespace="elsewhere", job="belay-webhook-replicas", pod="w-2", check="caches-synced"} 1x60` + strings.Repeat(" _x1 0x1 _x1", 40),
+			},
+			fires: map[string]string{
+				"BelayWebhookUnready: No replica of belay-webhook is ready.": "64-179",
+				"BelayReplicaUnready: Replica w-1 of belay is not ready.":    "72-179",
+				"BelayReplicaUnready: Replica w-2 of belay is not ready.":    "71-179",
+			},
+		},
+		"one replica is not ready for a while": {
+			series: []string{`belay_ready{namespace="elsewhere", job="belay-controller-replicas", pod="c-2", check="caches-synced"} 1x60 0x30 1x90`},
+			fires:  map[string]string{"BelayReplicaUnready: Replica c-2 of belay is not ready.": "70-89"},
+		},
+		"all replicas are not ready for a moment": {
+			series: []string{
+				`belay_ready{namespace="elsewhere", job="belay-webhook-replicas", pod="w-1", check="listener"} 1x60 0x2 1x118`,
+				`belay_ready{namespace="elsewhere", job="belay-webhook-replicas", pod="w-2", check="listener"} 1x60 0x2 1x118`,
 			},
 		},
 		"one replica is away for a while": {
@@ -107,11 +161,42 @@ func TestEachAlertFiresWhenItIsTrueAndNotOtherwise(t *testing.T) {
 		},
 		"API servers do not reach belay, and refuse": {
 			series: []string{`apiserver_admission_webhook_rejection_count{name="otf.owner.belay.dev", type="admit", operation="CREATE", error_type="calling_webhook_error", rejection_code="503"} _x60 1+2x120`},
-			fires:  map[string]string{"BelayCallsFail: API servers do not reach belay for otf.owner.belay.dev, and refuse what it is about.": "66-179"},
+			fires:  map[string]string{"BelayCallsFail: API servers do not reach belay for otf.owner.belay.dev, and refuse what it is about.": "60-179"},
+		},
+		"one create in ten minutes is refused": {
+			series: []string{`apiserver_admission_webhook_rejection_count{name="felis-restore.name.belay.dev", type="validating", operation="CREATE", error_type="calling_webhook_error", rejection_code="0"} _x60 1x10 2x10 3x10 4x10 5x10 6x70`},
+			fires:  map[string]string{"BelayCallsFail: API servers do not reach belay for felis-restore.name.belay.dev, and refuse what it is about.": "60-123"},
+		},
+		"the first create ever is refused": {
+			series: []string{`apiserver_admission_webhook_rejection_count{name="felis-restore.name.belay.dev", type="validating", operation="CREATE", error_type="calling_webhook_error", rejection_code="0"} _x60 1x120`},
+			fires:  map[string]string{"BelayCallsFail: API servers do not reach belay for felis-restore.name.belay.dev, and refuse what it is about.": "60-74"},
+		},
+		"one create is refused by an API server that was started anew": {
+			series: []string{`apiserver_admission_webhook_rejection_count{name="felis-restore.name.belay.dev", type="validating", operation="CREATE", error_type="calling_webhook_error", rejection_code="0"} 7x50 _x10 1x120`},
+			fires:  map[string]string{"BelayCallsFail: API servers do not reach belay for felis-restore.name.belay.dev, and refuse what it is about.": "60-63"},
+		},
+		"Prometheus did not see the API server for half an hour": {
+			series: []string{
+				`up{job="apiserver", instance="a-1"} 1x60 0x30 1x90`,
+				`apiserver_admission_webhook_rejection_count{name="old.name.belay.dev", type="validating", operation="CREATE", error_type="calling_webhook_error", rejection_code="0"} 7x60 _x30 7x90`,
+				`apiserver_admission_webhook_fail_open_count{name="old.owner.belay.dev", type="admit"} 7x60 _x30 7x90`,
+			},
 		},
 		"API servers do not reach belay, and go on": {
 			series: []string{`apiserver_admission_webhook_fail_open_count{name="annotation.belay.dev", type="admit"} _x60 1+2x120`},
-			fires:  map[string]string{"BelayPassedOver: API servers do not reach belay for annotation.belay.dev, and go on without it.": "66-179"},
+			fires:  map[string]string{"BelayPassedOver: API servers do not reach belay for annotation.belay.dev, and go on without it.": "60-179"},
+		},
+		"one create in ten minutes is passed over": {
+			series: []string{`apiserver_admission_webhook_fail_open_count{name="otf.owner.belay.dev", type="admit"} _x60 1x10 2x10 3x10 4x10 5x10 6x70`},
+			fires:  map[string]string{"BelayPassedOver: API servers do not reach belay for otf.owner.belay.dev, and go on without it.": "60-138"},
+		},
+		"the first create ever is passed over": {
+			series: []string{`apiserver_admission_webhook_fail_open_count{name="otf.owner.belay.dev", type="admit"} _x60 1x120`},
+			fires:  map[string]string{"BelayPassedOver: API servers do not reach belay for otf.owner.belay.dev, and go on without it.": "60-89"},
+		},
+		"a review is put off": {
+			series: []string{`belay_admission_busy_total{namespace="elsewhere", pod="w-1"} 7x60 8x120`},
+			fires:  map[string]string{"BelayBusy: w-1 puts reviews off: too many are under way, or too large ones.": "60-73"},
 		},
 		"reviews take two seconds": {
 			series: []string{
@@ -122,7 +207,24 @@ func TestEachAlertFiresWhenItIsTrueAndNotOtherwise(t *testing.T) {
 		},
 		"look-ups fail": {
 			series: []string{`belay_admission_decisions_total{namespace="elsewhere", pod="w-1", webhook="name", phase="validate", mode="enforce", decision="denied", reason="LookupFailed"} _x60 7+7x120`},
-			fires:  map[string]string{"BelayCannotFindOut: belay cannot find out what it needs to decide (name, LookupFailed).": "74-179"},
+			fires:  map[string]string{"BelayCannotFindOut: belay cannot find out what it needs to decide (name, LookupFailed).": "71-179"},
+		},
+		"five creates in a minute, whose look-ups all fail for an hour": {
+			series: []string{`belay_admission_decisions_total{namespace="elsewhere", pod="w-1", webhook="name", phase="validate", mode="enforce", decision="denied", reason="LookupFailed"} _x60 5+5x60 300x60`},
+			fires:  map[string]string{"BelayCannotFindOut: belay cannot find out what it needs to decide (name, LookupFailed).": "71-127"},
+		},
+		"one look-up in a hundred fails, for an hour": {
+			series: []string{`belay_admission_decisions_total{namespace="elsewhere", pod="w-1", webhook="owner", phase="mutate", mode="enforce", decision="allowed", reason="OwnerLookupFailed"} 0+1x60 60+7x60 480x60`},
+			fires:  map[string]string{"BelayCannotFindOut: belay cannot find out what it needs to decide (owner, OwnerLookupFailed).": "78-121"},
+		},
+		"look-ups fail for a moment": {
+			series: []string{
+				`belay_admission_decisions_total{namespace="elsewhere", pod="w-1", webhook="name", phase="validate", mode="enforce", decision="allowed", reason="NameFree"} 0+5x180`,
+				`belay_admission_decisions_total{namespace="elsewhere", pod="w-1", webhook="name", phase="validate", mode="enforce", decision="denied", reason="LookupFailed"} 1x60 31x120`,
+			},
+		},
+		"of few look-ups some fail, and fewer than three in ten minutes": {
+			series: []string{`belay_admission_decisions_total{namespace="elsewhere", pod="w-1", webhook="name", phase="validate", mode="enforce", decision="denied", reason="LookupFailed"} _x30 1x6 2x6 3x6 4x6 5x6 6x120`},
 		},
 		"one panic": {
 			series: []string{`belay_admission_panics_total{namespace="elsewhere", pod="w-1", webhook="owner"} _x60 1x120`},
@@ -159,12 +261,50 @@ func TestEachAlertFiresWhenItIsTrueAndNotOtherwise(t *testing.T) {
 			series: []string{`belay_registration_entries{namespace="elsewhere", pod="w-1", trust="untrusted"} 0x60 1x1 0x119`},
 		},
 		"a certificate is not renewed": {
-			series: []string{`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="leaf"} 90000x180`},
-			fires:  map[string]string{"BelayCertificateExpires: The certificate that w-1 serves expires within a day.": "76-179"},
+			series: []string{
+				`belay_certificate_renewal_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="leaf"} -97200x180`,
+				`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="leaf"} 104400x180`,
+			},
+			fires: map[string]string{"BelayCertificateExpires: The certificate that w-1 serves expires soon, and should have been renewed.": "66-179"},
+		},
+		"a certificate of three days is renewed an hour too late": {
+			series: []string{
+				`belay_certificate_renewal_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="leaf"} -39600x120 180000x60`,
+				`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="leaf"} 46800x120 266400x60`,
+			},
+			fires: map[string]string{"BelayCertificateExpires: The certificate that w-1 serves expires soon, and should have been renewed.": "66-119"},
+		},
+		"certificates of three days are renewed": {
+			series: []string{
+				`belay_certificate_renewal_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="leaf"} 3600x61 176460x119`,
+				`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="leaf"} 90000x61 262860x119`,
+			},
+		},
+		"certificates of an hour are renewed": {
+			series: []string{
+				`belay_certificate_renewal_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="leaf"} 2400x41 4860x41 7320x41 9780x41 12240x16`,
+				`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="leaf"} 3600x41 6060x41 8520x41 10980x41 13440x16`,
+			},
 		},
 		"the CA is not replaced": {
-			series: []string{`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="ca"} 5184000x180`},
-			fires:  map[string]string{"BelayCAExpires: The CA of w-1 expires within sixty days, and should have been replaced.": "61-179"},
+			series: []string{
+				`belay_certificate_renewal_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="ca"} -5252400x180`,
+				`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="ca"} 5259600x180`,
+			},
+			fires: map[string]string{"BelayCAExpires: The CA of w-1 has a sixth of its life left, and should have been replaced.": "76-179"},
+		},
+		"the CA is replaced too late": {
+			series: []string{
+				`belay_certificate_renewal_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="ca"} -5252400x120 20000000x60`,
+				`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="ca"} 5259600x120 30512000x60`,
+			},
+			fires: map[string]string{"BelayCAExpires: The CA of w-1 has a sixth of its life left, and should have been replaced.": "76-119"},
+		},
+		"a CA of somebody else's, of ninety days, is replaced": {
+			series: []string{
+				`belay_certificate_renewal_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="ca"} 3600x61 5187660x119`,
+				`belay_certificate_expiry_timestamp_seconds{namespace="elsewhere", pod="w-1", certificate="ca"} 2595600x61 7779660x119`,
+			},
 		},
 		"a certificate cannot be used": {
 			series: []string{`belay_certificate_fault{namespace="elsewhere", pod="w-1", reason="Mismatched"} _x60 1x60 _x60`},
@@ -191,6 +331,21 @@ func TestEachAlertFiresWhenItIsTrueAndNotOtherwise(t *testing.T) {
 		"sidecars are put off": {
 			series: []string{`belay_reports_total{namespace="elsewhere", pod="w-2", result="refused", reason="TooManyReports"} _x60 60+60x120`},
 			fires:  map[string]string{"BelayReportsFail: Reports of sidecars are put off (TooManyReports).": "72-179"},
+		},
+		"the sidecars of a quiet cluster are put off": {
+			away: []string{"belay_reports_total"},
+			series: []string{
+				`belay_reports_total{namespace="elsewhere", pod="w-2", result="accepted", reason="Written"} 1+2x180`,
+				`belay_reports_total{namespace="elsewhere", pod="w-2", result="refused", reason="ReviewFailed"} _x60 1+2x120`,
+			},
+			fires: map[string]string{"BelayReportsFail: Reports of sidecars are put off (ReviewFailed).": "71-179"},
+		},
+		"few of the sidecars of a quiet cluster are put off": {
+			away: []string{"belay_reports_total"},
+			series: []string{
+				`belay_reports_total{namespace="elsewhere", pod="w-2", result="accepted", reason="Written"} 1+10x180`,
+				`belay_reports_total{namespace="elsewhere", pod="w-2", result="refused", reason="ReviewFailed"} _x60 1+2x120`,
+			},
 		},
 	}
 	all := rules(t)

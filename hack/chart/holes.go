@@ -28,7 +28,7 @@ const (
 	optional
 	// block: a list or a map, and without it there is no such field.
 	block
-	// items of a list, which has others of its own.
+	// items of a list, which may have others of its own; a list that would be empty is not there.
 	items
 )
 
@@ -46,6 +46,11 @@ func holes() []hole {
 		{"PrometheusRule", "belay", "metadata/labels/-", ".Values.metrics.alerts.labels", items},
 		{"Deployment", "belay-webhook", env + "SIDECAR_IMAGE/value", `include "belay.image" (list . "sidecar")`, scalar},
 	}
+	out = append(out,
+		hole{"Deployment", "belay-webhook", pod + "terminationGracePeriodSeconds", ".Values.webhook.terminationGracePeriodSeconds", scalar},
+		hole{"Deployment", "belay-webhook", pod + "volumes/-", ".Values.webhook.extraVolumes", items},
+		hole{"Deployment", "belay-webhook", container + "volumeMounts/-", ".Values.webhook.extraVolumeMounts", items},
+	)
 	for _, part := range []string{"webhook", "controller"} {
 		deployment := func(path, value string, as form) {
 			out = append(out, hole{"Deployment", "belay-" + part, path, value, as})
@@ -113,8 +118,13 @@ func set(at any, path []string, value string) error {
 			at[path[0]] = value
 			return nil
 		}
-		if list, ok := at[path[0]].([]any); ok && path[1] == "-" {
+		list, isList := at[path[0]].([]any)
+		switch {
+		case isList && path[1] == "-":
 			at[path[0]] = append(list, value)
+			return nil
+		case at[path[0]] == nil && path[1] == "-" && len(path) == 2:
+			at[path[0]] = value
 			return nil
 		}
 		return set(at[path[0]], path[1:], value)
@@ -170,9 +180,13 @@ func (h hole) line(l, token string) string {
 		// The first field of an element, which is there without the field as well.
 		dash, l, start = start+"-\n", field, start+"  "
 	}
-	key, _, _ := strings.Cut(strings.TrimLeft(l, " "), ":")
+	key, content, _ := strings.Cut(strings.TrimLeft(l, " "), ":")
+	as := h.as
+	if as == items && strings.TrimSpace(content) == token {
+		as = block // all of the list
+	}
 	var inside string
-	switch h.as {
+	switch as {
 	case optional:
 		inside = start + key + ": {{ . }}\n"
 	case block:

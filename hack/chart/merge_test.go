@@ -125,14 +125,15 @@ func TestHoles(t *testing.T) {
 		hole hole
 		want []string // lines that must be there
 	}{
-		"a scalar":                   {hole{path: "list/x/value", value: ".Values.v", as: scalar}, []string{"  value: {{ .Values.v }}"}},
-		"by number":                  {hole{path: "list/1/value", value: ".Values.v", as: scalar}, []string{"- name: \"y\"\n  value: {{ .Values.v }}"}},
-		"an element":                 {hole{path: "args/0", value: ".Values.v", as: scalar}, []string{"- {{ .Values.v }}"}},
-		"a field that is not there":  {hole{path: "metadata/more", value: ".Values.v", as: optional}, []string{"  {{- with .Values.v }}\n  more: {{ . }}\n  {{- end }}"}},
-		"a block":                    {hole{path: "metadata/more", value: ".Values.v", as: block}, []string{"  {{- with .Values.v }}\n  more:\n    {{- toYaml . | nindent 4 }}\n  {{- end }}"}},
-		"the first field of an item": {hole{path: "list/x/a", value: ".Values.v", as: block}, []string{"-\n  {{- with .Values.v }}\n  a:\n    {{- toYaml . | nindent 4 }}\n  {{- end }}\n  name: x"}},
-		"more items":                 {hole{path: "args/-", value: ".Values.v", as: items}, []string{"- --a\n{{- with .Values.v }}\n{{- toYaml . | nindent 0 }}\n{{- end }}"}},
-		"another object's":           {hole{name: "b", path: "nowhere", value: ".Values.v"}, []string{"args:\n- --a"}},
+		"a scalar":                          {hole{path: "list/x/value", value: ".Values.v", as: scalar}, []string{"  value: {{ .Values.v }}"}},
+		"by number":                         {hole{path: "list/1/value", value: ".Values.v", as: scalar}, []string{"- name: \"y\"\n  value: {{ .Values.v }}"}},
+		"an element":                        {hole{path: "args/0", value: ".Values.v", as: scalar}, []string{"- {{ .Values.v }}"}},
+		"a field that is not there":         {hole{path: "metadata/more", value: ".Values.v", as: optional}, []string{"  {{- with .Values.v }}\n  more: {{ . }}\n  {{- end }}"}},
+		"a block":                           {hole{path: "metadata/more", value: ".Values.v", as: block}, []string{"  {{- with .Values.v }}\n  more:\n    {{- toYaml . | nindent 4 }}\n  {{- end }}"}},
+		"the first field of an item":        {hole{path: "list/x/a", value: ".Values.v", as: block}, []string{"-\n  {{- with .Values.v }}\n  a:\n    {{- toYaml . | nindent 4 }}\n  {{- end }}\n  name: x"}},
+		"more items":                        {hole{path: "args/-", value: ".Values.v", as: items}, []string{"- --a\n{{- with .Values.v }}\n{{- toYaml . | nindent 0 }}\n{{- end }}"}},
+		"items of a list that is not there": {hole{path: "metadata/more/-", value: ".Values.v", as: items}, []string{"  {{- with .Values.v }}\n  more:\n    {{- toYaml . | nindent 4 }}\n  {{- end }}"}},
+		"another object's":                  {hole{name: "b", path: "nowhere", value: ".Values.v"}, []string{"args:\n- --a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -284,18 +285,23 @@ func checkServices(t *testing.T, all objects) {
 // checkNetworkPolicies: each Pod is in one, and what it listens to is open to whom it is for.
 func checkNetworkPolicies(t *testing.T, all objects) {
 	policies := typed[networkingv1.NetworkPolicy](t, all, "NetworkPolicy")
-	open := map[int]string{}
+	open := map[int][]string{}
 	for _, rule := range policies["belay-webhook"].Spec.Ingress {
-		for _, p := range rule.Ports {
-			who := "anybody"
-			if len(rule.From) == 1 && rule.From[0].NamespaceSelector != nil && len(rule.From[0].NamespaceSelector.MatchLabels) == 0 && rule.From[0].IPBlock == nil {
+		who := "anybody"
+		if len(rule.From) == 1 {
+			switch from := rule.From[0]; {
+			case from.NamespaceSelector != nil && len(from.NamespaceSelector.MatchLabels) == 0 && from.PodSelector == nil && from.IPBlock == nil:
 				who = "Pods"
+			case from.PodSelector != nil && covers(from.PodSelector.MatchLabels, "controller") && from.NamespaceSelector == nil && from.IPBlock == nil:
+				who = "belay-controller"
 			}
-			open[p.Port.IntValue()] = who
+		}
+		for _, p := range rule.Ports {
+			open[p.Port.IntValue()] = append(open[p.Port.IntValue()], who)
 		}
 	}
-	if len(open) != 2 || open[9443] != "anybody" || open[9444] != "Pods" {
-		t.Errorf("belay-webhook: %v", open)
+	if diff := cmp.Diff(map[int][]string{9443: {"anybody", "belay-controller"}, 9444: {"Pods", "belay-controller"}}, open); diff != "" {
+		t.Errorf("belay-webhook is open to others (-want +got):\n%s", diff)
 	}
 	for _, part := range []string{"webhook", "controller"} {
 		p := policies["belay-"+part].Spec

@@ -63,13 +63,30 @@ func TestValues(t *testing.T) {
 			c := deployment(t, all, "belay-webhook").Template.Spec.Containers[0]
 			return []string{c.Resources.Limits.Memory().String(), c.Env[0].Value}, []string{"1Gi", "900MiB"}
 		}},
+		"a longer drain, and who may call": {[]string{
+			"webhook.extraArgs={--drain=30s,--client-ca-file=/callers/ca.crt}", "webhook.terminationGracePeriodSeconds=60",
+			"webhook.extraVolumes[0].name=callers", "webhook.extraVolumes[0].configMap.name=callers-ca",
+			"webhook.extraVolumeMounts[0].name=callers", "webhook.extraVolumeMounts[0].mountPath=/callers", "webhook.extraVolumeMounts[0].readOnly=true",
+		}, func(t *testing.T, all objects) (any, any) {
+			p := deployment(t, all, "belay-webhook").Template.Spec
+			c := p.Containers[0]
+			return []any{*p.TerminationGracePeriodSeconds, p.Volumes[len(p.Volumes)-1], c.VolumeMounts[len(c.VolumeMounts)-1], c.Args[len(c.Args)-2:]}, []any{
+				int64(60),
+				corev1.Volume{Name: "callers", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "callers-ca"}}}},
+				corev1.VolumeMount{Name: "callers", MountPath: "/callers", ReadOnly: true},
+				[]string{"--drain=30s", "--client-ca-file=/callers/ca.crt"},
+			}
+		}},
 		"no network policies": {[]string{"networkPolicy.enabled=false", "metrics.enabled=true", "networkPolicy.egress.enabled=true"}, func(t *testing.T, all objects) (any, any) {
 			return len(typed[networkingv1.NetworkPolicy](t, all, "NetworkPolicy")), 0
 		}},
 		"the API server's address": {[]string{"networkPolicy.callers[0].ipBlock.cidr=10.0.0.0/28", "networkPolicy.egress.enabled=true", "networkPolicy.egress.apiServer.to[0].ipBlock.cidr=10.0.0.1/32", "networkPolicy.egress.apiServer.ports=null"}, func(t *testing.T, all objects) (any, any) {
 			p := typed[networkingv1.NetworkPolicy](t, all, "NetworkPolicy")
 			in, out := p["belay-webhook"].Spec.Ingress[0], p["belay-egress"].Spec.Egress[1]
-			return []any{in.From[0].IPBlock.CIDR, in.Ports[0].Port.IntValue(), out.To[0].IPBlock.CIDR, len(out.Ports)}, []any{"10.0.0.0/28", 9443, "10.0.0.1/32", 0}
+			// The controller looks at what replicas serve, however others are kept away.
+			own := p["belay-webhook"].Spec.Ingress[2]
+			return []any{in.From[0].IPBlock.CIDR, in.Ports[0].Port.IntValue(), out.To[0].IPBlock.CIDR, len(out.Ports), own.From[0].PodSelector.MatchLabels["app.kubernetes.io/component"], len(own.Ports)},
+				[]any{"10.0.0.0/28", 9443, "10.0.0.1/32", 0, "controller", 2}
 		}},
 		"labels of the ServiceMonitor": {[]string{"metrics.enabled=true", "metrics.serviceMonitor.enabled=true", "metrics.serviceMonitor.labels.release=prometheus"}, func(t *testing.T, all objects) (any, any) {
 			return metadata(t, all["ServiceMonitor belay"])["labels"], map[string]any{"app.kubernetes.io/name": "belay", "release": "prometheus"}
@@ -103,6 +120,8 @@ func TestValuesThatMakeNoSense(t *testing.T) {
 		"an argument that is no flag":         "webhook.extraArgs={run}",
 		"a limit of memory as a quantity":     "webhook.goMemoryLimit=900Mi",
 		"an API server that is not said":      "networkPolicy.egress.apiServer.ports=null",
+		"less time than any drain":            "webhook.terminationGracePeriodSeconds=5",
+		"a mount that is nowhere":             "webhook.extraVolumeMounts[0].name=a",
 		"an annotation that is no text":       "webhook.podAnnotations.a=1",
 		"replicas that are less than nothing": "webhook.replicas=-1",
 	} {
