@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -253,24 +254,37 @@ func (c *cluster) available(ctx context.Context) error {
 	return nil
 }
 
+// left waits until no replica of belay-webhook is ending: what that costs belongs to what ended it.
+func (c *cluster) left(ctx context.Context) error {
+	return wait(ctx, bound, func() error {
+		pods, err := c.pods(ctx, "webhook")
+		if i := slices.IndexFunc(pods, ending); i >= 0 {
+			err = fmt.Errorf("Pod %s is there", pods[i].Name)
+		}
+		return err
+	})
+}
+
 func (c *cluster) deployment(ctx context.Context, name string) (*appsv1.Deployment, error) {
 	return c.Kube.AppsV1().Deployments(belayNamespace).Get(ctx, name, metav1.GetOptions{})
 }
 
-// replicas are the Pods of one of belay's Deployments that are not ending.
-func (c *cluster) replicas(ctx context.Context, component string) ([]corev1.Pod, error) {
+// pods are those of one of belay's Deployments.
+func (c *cluster) pods(ctx context.Context, component string) ([]corev1.Pod, error) {
 	list, err := c.Kube.CoreV1().Pods(belayNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=" + component})
 	if err != nil {
 		return nil, err
 	}
-	var out []corev1.Pod
-	for _, p := range list.Items {
-		if p.DeletionTimestamp == nil {
-			out = append(out, p)
-		}
-	}
-	return out, nil
+	return list.Items, nil
 }
+
+// replicas are those of them that are not ending.
+func (c *cluster) replicas(ctx context.Context, component string) ([]corev1.Pod, error) {
+	pods, err := c.pods(ctx, component)
+	return slices.DeleteFunc(pods, ending), err
+}
+
+func ending(p corev1.Pod) bool { return p.DeletionTimestamp != nil }
 
 // begin gives a test a context and a namespace, and collects what there is to see if it fails.
 func begin(t *testing.T, prefix, mode string) (context.Context, string) {
@@ -306,9 +320,15 @@ func within(ctx context.Context, t testing.TB, what string, check func() error) 
 }
 
 func wait(ctx context.Context, d time.Duration, check func() error) error {
+	return waitEvery(ctx, d, 100*time.Millisecond, check)
+}
+
+// waitEvery is for checks that cost something, such as a command on a node: what waits must not
+// take the processors from what is measured.
+func waitEvery(ctx context.Context, d, every time.Duration, check func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	tick := time.NewTicker(100 * time.Millisecond)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		err := check()

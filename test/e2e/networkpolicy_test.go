@@ -104,6 +104,36 @@ func networkPolicies(t *testing.T) {
 	}
 	expect(ctx, t, rows)
 
+	// Where the API servers' addresses are known, others are kept from their port, but for belay-controller.
+	server0, err := c.Kube.CoreV1().Nodes().Get(ctx, "belay-control-plane", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var narrow []networkingv1.NetworkPolicyPeer
+	for _, a := range server0.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP && !strings.Contains(a.Address, ":") {
+			narrow = append(narrow, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: a.Address + "/32"}})
+		}
+	}
+	np, err := c.Kube.NetworkingV1().NetworkPolicies(belayNamespace).Get(ctx, "belay-webhook", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	np.Spec.Ingress[0].From = narrow
+	if _, err := c.Kube.NetworkingV1().NetworkPolicies(belayNamespace).Update(ctx, np, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range rows {
+		if r.port == 9443 {
+			rows[i].open = strings.HasPrefix(r.what, "the controller") || r.from.node == aside && r.from.pid == ""
+		}
+	}
+	expect(ctx, t, rows)
+	m := guardedMap(ns, "narrowed")
+	if err := c.Client.Create(ctx, m); err != nil || m.Annotations[v1alpha1.WorkAnnotation] == "" {
+		t.Errorf("a guarded create, by an API server whose address is known: %v, annotations %v", err, m.Annotations)
+	}
+
 	done := time.Now()
 	within(ctx, t, "the leader goes on leading", func() error {
 		lease, err := c.Kube.CoordinationV1().Leases(belayNamespace).Get(ctx, "belay-controller", metav1.GetOptions{})

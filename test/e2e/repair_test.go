@@ -4,17 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/belay-dev/belay/test/builders"
+	"github.com/belay-dev/belay/test/fixtures/opensandbox"
+	"github.com/belay-dev/belay/test/fixtures/otf"
 	"github.com/belay-dev/belay/test/integration/stack"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
@@ -54,22 +61,16 @@ func repairs(t *testing.T) {
 		}
 		stack.Report(t, "e2e: %s: put right within %s", what, seconds(time.Since(start)))
 	}
+	stopWatching := watchReadiness(ctx, t)
 	t.Run("a caBundle that is another one", func(t *testing.T) {
-		m := mutating(t)
-		good := m.Webhooks[0].ClientConfig.CABundle
-		for i := range m.Webhooks {
-			m.Webhooks[i].ClientConfig.CABundle = []byte(strangersCA(ctx, t))
+		want := registered(ctx, t)
+		spoiled := registered(ctx, t)
+		for i := range spoiled.mutating.Webhooks {
+			spoiled.mutating.Webhooks[i].ClientConfig.CABundle = []byte(strangersCA(ctx, t))
 		}
-		if _, err := c.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(ctx, m, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		spoiled.write(ctx, t)
 		repaired(t, "a caBundle overwritten by hand", time.Now(), func() error {
-			for _, w := range mutating(t).Webhooks {
-				if !strings.Contains(string(w.ClientConfig.CABundle), strings.TrimSpace(string(good))) {
-					return fmt.Errorf("entry %s has another one", w.Name)
-				}
-			}
-			return create(fmt.Sprintf("after-bundle-%d", time.Now().UnixNano()))
+			return errors.Join(want.again(ctx), create(fmt.Sprintf("after-bundle-%d", time.Now().UnixNano())))
 		})
 		if err := c.ready(ctx); err != nil {
 			t.Error(err)
@@ -81,13 +82,11 @@ func repairs(t *testing.T) {
 		case <-ctx.Done():
 		case <-time.After(3 * time.Second):
 		}
+		want := registered(ctx, t)
 		if err := c.Kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(ctx, v1alpha1.ConfigurationName, metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		repaired(t, "a registration deleted by hand", time.Now(), func() error {
-			_, err := c.Kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(ctx, v1alpha1.ConfigurationName, metav1.GetOptions{})
-			return err
-		})
+		repaired(t, "a registration deleted by hand", time.Now(), func() error { return want.again(ctx) })
 	})
 	t.Run("a policy that is deleted in use", func(t *testing.T) {
 		var p v1alpha1.NamePolicy
@@ -112,7 +111,7 @@ func repairs(t *testing.T) {
 				}
 			}
 			// Creates go on: the OwnerPolicy is still there, the NamePolicy asks nothing any more.
-			m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("after-policy-%d", time.Now().UnixNano()), Labels: map[string]string{guarded: "true"}}}
+			m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("after-policy-%d", time.Now().UnixNano()), Labels: map[string]string{guarded: byBoth}}}
 			return c.Client.Create(ctx, m)
 		})
 	})
@@ -122,23 +121,22 @@ func repairs(t *testing.T) {
 		if err := c.WaitNamePolicy(ctx, guarded); err != nil {
 			t.Fatal(err)
 		}
-		m := mutating(t)
-		for i := range m.Webhooks {
-			m.Webhooks[i].FailurePolicy = new(admissionregistrationv1.Ignore)
-			m.Webhooks[i].Rules = nil
+		want := registered(ctx, t)
+		edited := registered(ctx, t)
+		for i := range edited.mutating.Webhooks {
+			w := &edited.mutating.Webhooks[i]
+			w.FailurePolicy, w.Rules = new(admissionregistrationv1.Ignore), nil
 		}
-		if _, err := c.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(ctx, m, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
+		for i := range edited.validating.Webhooks {
+			w := &edited.validating.Webhooks[i]
+			w.FailurePolicy, w.NamespaceSelector = new(admissionregistrationv1.Ignore), &metav1.LabelSelector{}
 		}
-		repaired(t, "a registration edited by hand", time.Now(), func() error {
-			for _, w := range mutating(t).Webhooks {
-				if len(w.Rules) == 0 {
-					return fmt.Errorf("entry %s has no rules", w.Name)
-				}
-			}
-			return create(fmt.Sprintf("after-edit-%d", time.Now().UnixNano()))
+		edited.write(ctx, t)
+		repaired(t, "registrations edited by hand", time.Now(), func() error {
+			return errors.Join(want.again(ctx), create(fmt.Sprintf("after-edit-%d", time.Now().UnixNano())))
 		})
 	})
+	stopWatching()
 	t.Run("readiness while nobody trusts the certificate", func(t *testing.T) {
 		// While the controller is away nobody repairs, and /readyz has to say so.
 		scale := func(n int) {
@@ -187,13 +185,16 @@ func repairs(t *testing.T) {
 		})
 		spoil(ctx, t, func(string) bool { return true })
 		start := time.Now()
-		within(ctx, t, "no replica is ready", func() error {
+		// Replicas look every five seconds, and kubelets ask every two and believe the third answer.
+		if err := wait(ctx, 20*time.Second, func() error {
 			d, err := c.deployment(ctx, "belay-webhook")
 			if err == nil && d.Status.ReadyReplicas > 0 {
 				err = fmt.Errorf("%d are", d.Status.ReadyReplicas)
 			}
 			return err
-		})
+		}); err != nil {
+			t.Errorf("no replica is ready: %v", err)
+		}
 		pods, err := c.replicas(ctx, "webhook")
 		if err != nil {
 			t.Fatal(err)
@@ -208,35 +209,125 @@ func repairs(t *testing.T) {
 	})
 }
 
+// registrations are belay's two at one time.
+type registrations struct {
+	mutating   *admissionregistrationv1.MutatingWebhookConfiguration
+	validating *admissionregistrationv1.ValidatingWebhookConfiguration
+}
+
+func registered(ctx context.Context, t *testing.T) registrations {
+	t.Helper()
+	r, err := readRegistrations(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func readRegistrations(ctx context.Context) (r registrations, err error) {
+	if r.mutating, err = c.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, v1alpha1.ConfigurationName, metav1.GetOptions{}); err != nil {
+		return r, err
+	}
+	r.validating, err = c.Kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(ctx, v1alpha1.ConfigurationName, metav1.GetOptions{})
+	return r, err
+}
+
+// again says how what is registered now differs from r. Of CAs it wants belay's own: those of
+// others stay in a bundle until they expire.
+func (r registrations) again(ctx context.Context) error {
+	now, err := readRegistrations(ctx)
+	if err != nil {
+		return err
+	}
+	others := cmpopts.IgnoreFields(admissionregistrationv1.WebhookClientConfig{}, "CABundle")
+	if diff := cmp.Diff(r.mutating.Webhooks, now.mutating.Webhooks, others) + cmp.Diff(r.validating.Webhooks, now.validating.Webhooks, others); diff != "" {
+		return fmt.Errorf("registered differently from before (-before +now):\n%s", diff)
+	}
+	own, err := c.secretCAs(ctx, "belay-ca")
+	if err != nil {
+		return err
+	}
+	bundles := map[string][]byte{}
+	for _, w := range now.mutating.Webhooks {
+		bundles["mutating "+w.Name] = w.ClientConfig.CABundle
+	}
+	for _, w := range now.validating.Webhooks {
+		bundles["validating "+w.Name] = w.ClientConfig.CABundle
+	}
+	for name, bundle := range bundles {
+		trusted, err := certificates(bundle)
+		if err != nil {
+			return err
+		}
+		for _, ca := range own {
+			if !slices.ContainsFunc(trusted, ca.Equal) {
+				return fmt.Errorf("%s does not trust belay's CA", name)
+			}
+		}
+	}
+	return nil
+}
+
+// watchReadiness asks both replicas for /readyz, until it is told to stop. Some entry trusts
+// their certificate all the while, so that they are ready.
+func watchReadiness(ctx context.Context, t *testing.T) (stop func()) {
+	t.Helper()
+	pods, err := c.replicas(ctx, "webhook")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var watchers sync.WaitGroup
+	for _, p := range pods {
+		watchers.Go(func() {
+			asked := 0
+			for ; ctx.Err() == nil; asked++ {
+				raw, err := c.Kube.CoreV1().RESTClient().Get().Namespace(belayNamespace).Resource("pods").Name(p.Name + ":8081").SubResource("proxy").Suffix("/readyz").DoRaw(ctx)
+				if err != nil && ctx.Err() == nil {
+					t.Errorf("%s is not ready: %s: %v", p.Name, raw, err)
+				}
+				select {
+				case <-ctx.Done():
+				case <-time.After(200 * time.Millisecond):
+				}
+			}
+			if asked < 10 {
+				t.Errorf("%s was asked for its readiness %d times only", p.Name, asked)
+			}
+		})
+	}
+	var once sync.Once
+	stop = func() { once.Do(func() { cancel(); watchers.Wait() }) }
+	t.Cleanup(stop)
+	return stop
+}
+
+func (r registrations) write(ctx context.Context, t *testing.T) {
+	t.Helper()
+	if _, err := c.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Update(ctx, r.mutating, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Update(ctx, r.validating, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // spoil has the entries of these names trust a stranger, in both registrations.
 func spoil(ctx context.Context, t *testing.T, which func(name string) bool) {
 	t.Helper()
 	stranger := []byte(strangersCA(ctx, t))
-	mutating, validating := c.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations(), c.Kube.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	m, err := mutating.Get(ctx, v1alpha1.ConfigurationName, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range m.Webhooks {
-		if which(m.Webhooks[i].Name) {
-			m.Webhooks[i].ClientConfig.CABundle = stranger
+	r := registered(ctx, t)
+	for i := range r.mutating.Webhooks {
+		if w := &r.mutating.Webhooks[i]; which(w.Name) {
+			w.ClientConfig.CABundle = stranger
 		}
 	}
-	if _, err := mutating.Update(ctx, m, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	v, err := validating.Get(ctx, v1alpha1.ConfigurationName, metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := range v.Webhooks {
-		if which(v.Webhooks[i].Name) {
-			v.Webhooks[i].ClientConfig.CABundle = stranger
+	for i := range r.validating.Webhooks {
+		if w := &r.validating.Webhooks[i]; which(w.Name) {
+			w.ClientConfig.CABundle = stranger
 		}
 	}
-	if _, err := validating.Update(ctx, v, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	r.write(ctx, t)
 }
 
 // strangersCA is a certificate that signed nothing of belay's.
@@ -255,6 +346,13 @@ func scaledToZero(t *testing.T) {
 	ctx, in := begin(t, "in", v1alpha1.ModeEnforce)
 	_, out := begin(t, "out", "")
 	guard(ctx, t)
+	sandboxes, err := opensandbox.NewClient(c.cfg, opensandbox.New, opensandbox.Names{}.GVK(opensandbox.Version))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fails(ctx, sandboxes, in, "before", true); err != nil {
+		t.Fatal(err)
+	}
 	scale := func(n int) {
 		t.Helper()
 		if _, err := c.kubectl(ctx, "--namespace", belayNamespace, "scale", "deployment/belay-webhook", fmt.Sprintf("--replicas=%d", n)); err != nil {
@@ -273,18 +371,41 @@ func scaledToZero(t *testing.T) {
 		}
 	})
 	within(ctx, t, "no replica serves", func() error {
-		list, err := c.Kube.CoreV1().Pods(belayNamespace).List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/component=webhook"})
-		if err == nil && len(list.Items) > 0 {
-			err = fmt.Errorf("%d are there", len(list.Items))
+		pods, err := c.pods(ctx, "webhook")
+		if len(pods) > 0 {
+			err = fmt.Errorf("%d are there", len(pods))
 		}
 		return err
 	})
-	label := map[string]string{guarded: "true"}
+	refused := func(what string, err error) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), "failed calling webhook") {
+			t.Errorf("a policy that fails without belay let %s pass, or somebody else refuses it: %v", what, err)
+		}
+	}
+	label := map[string]string{guarded: byBoth}
 	if err := c.Client.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: out, Name: "x", Labels: label}}); err != nil {
 		t.Errorf("where nobody opted in: %v", err)
 	}
-	if err := c.Client.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: in, Name: "x", Labels: label}}); err == nil {
-		t.Error("a policy that fails without belay let a create pass")
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: out, Name: "x", Labels: label}, Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+		RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "main", Image: jobImage, ImagePullPolicy: corev1.PullNever}},
+	}}}}
+	if err := c.Client.Create(ctx, job); err != nil {
+		t.Errorf("a Job where nobody opted in: %v", err)
+	} else {
+		finishes(ctx, t, job)
+	}
+	if err := fails(ctx, sandboxes, out, "x", true); err != nil {
+		t.Errorf("a status where nobody opted in: %v", err)
+	}
+	refused("a create", c.Client.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: in, Name: "x", Labels: label}}))
+	refused("a write of a status", fails(ctx, sandboxes, in, "before", false))
+	// OTF's policy lets pass what nobody can answer for: its runs go on.
+	secret := otf.Secret(in, "run-"+in, "job-1", "t0ken")
+	if err := c.Client.Create(ctx, secret); err != nil {
+		t.Errorf("a Secret of OTF: %v", err)
+	} else if len(secret.OwnerReferences) > 0 {
+		t.Errorf("a Secret got its owner from nobody: %+v", secret.OwnerReferences)
 	}
 	// Sidecars are asked for by a policy that lets Pods pass without them.
 	p := witnessed(in, "without")
@@ -303,6 +424,21 @@ func scaledToZero(t *testing.T) {
 	})
 }
 
+// fails makes a sandbox, where it is new, and writes twice that it failed: belay is to be asked
+// about the second.
+func fails(ctx context.Context, cl client.Client, ns, name string, fresh bool) error {
+	b := opensandbox.Sandbox(ns, name, 0)
+	if fresh {
+		if err := cl.Create(ctx, b); err != nil {
+			return err
+		}
+		if err := cl.Status().Patch(ctx, b, failedStatus(0, `["`+failedPod+`"]`)); err != nil {
+			return err
+		}
+	}
+	return cl.Status().Patch(ctx, b, failedStatus(1, "null"))
+}
+
 // everyPod registers a policy whose stance is Fail, about every Pod.
 func everyPod(ctx context.Context, t *testing.T) {
 	t.Helper()
@@ -312,16 +448,7 @@ func everyPod(ctx context.Context, t *testing.T) {
 		s.Owner.APIVersion, s.Owner.Kind, s.Owner.Name = "v1", "ConfigMap", `"the-owner"`
 		s.FailurePolicy = v1alpha1.FailureFail
 	}).Obj()
-	p.SetUID("")
-	p.SetGeneration(0)
-	if err := c.Client.Create(ctx, p); err != nil {
-		t.Fatal(err)
-	}
-	stack.Cleanup(t, func(ctx context.Context) {
-		if err := c.Client.Delete(ctx, p); err != nil {
-			t.Error(err)
-		}
-	})
+	register(ctx, t, p)
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	if err := c.WaitPolicy(ctx, name); err != nil {
@@ -343,6 +470,12 @@ func bootstrap(t *testing.T) {
 			}
 		}
 	}
+	// C20: its Pod comes back with other containers, and its sidecar reports of these.
+	p := runs(ctx, t, witnessed(ns, "rebooted"))
+	before, err := c.Kube.CoreV1().Pods(ns).Get(ctx, p.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	everyPod(ctx, t)
 	mistaken(`"enforce"`)
 	t.Cleanup(func() { mistaken("null") })
@@ -362,7 +495,7 @@ func bootstrap(t *testing.T) {
 	}
 	up, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	err := wait(up, 5*time.Minute, func() error {
+	err = wait(up, 5*time.Minute, func() error {
 		list, err := c.Kube.CoreV1().Nodes().List(up, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -391,4 +524,5 @@ func bootstrap(t *testing.T) {
 	if err := c.ready(up); err != nil {
 		t.Error(err)
 	}
+	within(up, t, "the Pod is ready with other containers, and its sidecar says so of these", func() error { return reported(up, before) })
 }

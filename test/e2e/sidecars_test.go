@@ -315,24 +315,27 @@ func sandboxChange(t *testing.T) {
 	if _, err := c.node(ctx, before.Spec.NodeName, "crictl", "stopp", sandbox); err != nil {
 		t.Fatal(err)
 	}
-	old := before.Status.ContainerStatuses[0].ContainerID
-	within(ctx, t, "the same Pod is ready, with other containers, and its sidecar says so of these", func() error {
-		live, err := c.Kube.CoreV1().Pods(ns).Get(ctx, p.Name, metav1.GetOptions{})
-		switch {
-		case err != nil:
-			return err
-		case live.UID != p.UID:
-			t.Fatal("it is another Pod")
-		case live.Status.ContainerStatuses[0].ContainerID == old || live.Status.ContainerStatuses[0].State.Running == nil:
-			return errors.New("the main container is the old one, or none")
+	within(ctx, t, "the same Pod is ready, with other containers, and its sidecar says so of these", func() error { return reported(ctx, before) })
+}
+
+// reported says what is missing until a Pod is ready with other containers than before, and its
+// sidecar has said so of these.
+func reported(ctx context.Context, before *corev1.Pod) error {
+	live, err := c.Kube.CoreV1().Pods(before.Namespace).Get(ctx, before.Name, metav1.GetOptions{})
+	switch {
+	case err != nil:
+		return err
+	case live.UID != before.UID:
+		return errors.New("it is another Pod")
+	case live.Status.ContainerStatuses[0].ContainerID == before.Status.ContainerStatuses[0].ContainerID || live.Status.ContainerStatuses[0].State.Running == nil:
+		return errors.New("the main container is the old one, or none")
+	}
+	for _, cond := range live.Status.Conditions {
+		if cond.Type == v1alpha1.MainReadyCondition && cond.LastProbeTime.Before(&live.Status.ContainerStatuses[0].State.Running.StartedAt) {
+			return errors.New("what the sidecar said is of before")
 		}
-		for _, cond := range live.Status.Conditions {
-			if cond.Type == v1alpha1.MainReadyCondition && cond.LastProbeTime.Before(&live.Status.ContainerStatuses[0].State.Running.StartedAt) {
-				return errors.New("what the sidecar said is of before")
-			}
-		}
-		return bothReady(ctx, p)
-	})
+	}
+	return bothReady(ctx, live)
 }
 
 // tokenRenewed takes longer than all the rest: kubelets renew a token of ten minutes after eight.

@@ -9,12 +9,13 @@ import (
 	"testing"
 	"time"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/belay-dev/belay/test/fixtures/opensandbox"
 	"github.com/belay-dev/belay/test/integration/stack"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
 )
@@ -32,17 +33,28 @@ func uninstall(t *testing.T) {
 	}
 	finishes(ctx, t, r.Job)
 	p := runs(ctx, t, witnessed(ns, "pod"))
+	sandboxes, err := opensandbox.NewClient(c.cfg, opensandbox.New, opensandbox.Names{}.GVK(opensandbox.Version))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One that failed, which nothing but evidence may change as long as belay is there.
+	if err := fails(ctx, sandboxes, ns, "failed", true); err != nil {
+		t.Fatal(err)
+	}
 	start, err := c.takeAway(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	within(ctx, t, "nothing is registered, and the namespace is gone", func() error { return c.nothingLeft(ctx, true) })
 	stack.Report(t, "e2e: uninstalled by kubectl delete -k within %s", seconds(time.Since(start)))
-	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(r.Secret), &corev1.Secret{}); err != nil {
-		t.Errorf("the Secret that an Anchor held: %v", err)
-	}
-	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(r.Job), &batchv1.Job{}); err != nil {
-		t.Errorf("the Job: %v", err)
+	// Whoever collects garbage has had time for it, then.
+	holds(ctx, t, 10*time.Second, "the Secret that an Anchor held, and the Job, stay", func() error {
+		return errors.Join(c.stays(ctx, r.Secret), c.stays(ctx, r.Job))
+	})
+	b := &opensandbox.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "failed"}}
+	recovered := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"status":{"phase":%q,"failedPodUIDs":null}}`, opensandbox.PhaseSucceed))
+	if err := sandboxes.Status().Patch(ctx, b, recovered); err != nil || b.Status.Phase != opensandbox.PhaseSucceed {
+		t.Errorf("a sandbox that failed before, written by whoever likes: %v, phase %q", err, b.Status.Phase)
 	}
 	live, err := c.Kube.CoreV1().Pods(ns).Get(ctx, p.Name, metav1.GetOptions{})
 	if err != nil || conditionIs(live, corev1.PodReady, corev1.ConditionTrue) != nil {
@@ -63,6 +75,23 @@ func uninstall(t *testing.T) {
 	if _, err := c.Kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err) // the test's own end deletes it
 	}
+}
+
+// stays says whether an object is gone, or on its way.
+func (c *cluster) stays(ctx context.Context, o client.Object) error {
+	live := &metav1.PartialObjectMetadata{}
+	gvk, err := c.Client.GroupVersionKindFor(o)
+	if err != nil {
+		return err
+	}
+	live.SetGroupVersionKind(gvk)
+	if err := c.Client.Get(ctx, client.ObjectKeyFromObject(o), live); err != nil {
+		return err
+	}
+	if live.UID != o.GetUID() || live.DeletionTimestamp != nil {
+		return fmt.Errorf("%s %s: UID %s where it was %s, deleted at %v", gvk.Kind, live.Name, live.UID, o.GetUID(), live.DeletionTimestamp)
+	}
+	return nil
 }
 
 // takeAway uninstalls what kustomize has installed, as the README says. What Anchors hold stays.
@@ -145,14 +174,18 @@ func helm(t *testing.T) {
 	chart := "manifests/charts/belay"
 	took := run(append([]string{"install", "belay", chart, "--create-namespace"}, values...)...)
 	guard(ctx, t)
-	works := func(name string) {
+	works := func(name string) *corev1.ConfigMap {
 		t.Helper()
 		m := guardedMap(ns, name)
 		if err := c.Client.Create(ctx, m); err != nil || m.Annotations[v1alpha1.WorkAnnotation] == "" {
 			t.Errorf("%s: %v, annotations %v", name, err, m.Annotations)
 		}
+		return m
 	}
-	works("installed")
+	kept := works("installed")
+	if len(kept.OwnerReferences) == 0 {
+		t.Fatal("nothing holds it, so that nothing could take it away")
+	}
 	first := run(append([]string{"upgrade", "belay", chart}, values...)...)
 	works("upgraded")
 	second := run(append([]string{"upgrade", "belay", chart, "--set", "webhook.podAnnotations.again=yes"}, values...)...)
@@ -160,10 +193,27 @@ func helm(t *testing.T) {
 	stack.Report(t, "e2e: helm install --wait %s, upgrades %s and %s (with a roll-out)", seconds(took), seconds(first), seconds(second))
 	gone := run("uninstall", "belay", "--namespace", belayNamespace, "--wait", "--timeout", "4m")
 	within(ctx, t, "nothing is registered", func() error { return c.nothingLeft(ctx, false) })
-	if err := c.Client.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "after", Labels: map[string]string{guarded: "true"}}}); err != nil {
+	if err := c.Client.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "after", Labels: map[string]string{guarded: byBoth}}}); err != nil {
 		t.Error(err)
 	}
 	stack.Report(t, "e2e: helm uninstall %s", seconds(gone))
+	holds(ctx, t, 10*time.Second, "what an Anchor held stays", func() error { return c.stays(ctx, kept) })
+	if _, err := c.Kube.AppsV1().Deployments("cert-manager").Get(ctx, "cert-manager", metav1.GetOptions{}); err == nil {
+		// A first install: registrations begin without a CA, and nobody is ready before cert-manager has brought it.
+		took := run(append([]string{"install", "belay", chart, "--set", "tls.mode=cert-manager"}, values...)...)
+		stack.Report(t, "e2e: helm install --wait with cert-manager's certificates %s", seconds(took))
+		within(ctx, t, "a guarded create works", func() error {
+			m := guardedMap(ns, fmt.Sprintf("cert-manager-%d", time.Now().UnixNano()))
+			if err := c.Client.Create(ctx, m); err != nil {
+				return err
+			}
+			return stored(m)
+		})
+		run("uninstall", "belay", "--namespace", belayNamespace, "--wait", "--timeout", "4m")
+		within(ctx, t, "nothing is registered", func() error { return c.nothingLeft(ctx, false) })
+	} else {
+		progress("cert-manager is not there (TestCertManager installs it): not installed with its certificates")
+	}
 	if _, err := c.kubectl(ctx, "delete", "namespace", belayNamespace, "--timeout=60s"); err != nil {
 		t.Error(err)
 	}

@@ -27,14 +27,21 @@ import (
 const (
 	// flooders send as fast as they are answered, over connections that they keep.
 	flooders = 16
-	// floodFor is how long each kind of junk is sent.
-	floodFor = 3 * time.Second
+	// floodFor is how long each kind of junk is sent, longFor how long the first one, which is
+	// other junk each time and answered fastest: what is kept of each piece is seen to grow.
+	floodFor, longFor = 3 * time.Second, 20 * time.Second
+	// floodRate a second of the first kind make a flood. It tells about the machine: belay
+	// answers several times as many on two cores that have nothing else to do.
+	floodRate = 2000
 	// createsPerSecond go on meanwhile.
 	createsPerSecond = 20
 	// mayHold is how much memory the webhook may hold at any time: the manifests give it
 	// 256 MiB, and the stack has it collect as they do. mayGrow is how much more it may hold
 	// after all of it than before.
 	mayHold, mayGrow = 250 << 20, 96 << 20
+	// mayDrift, and a quarter, is how much more it may hold in the second half of the long flood
+	// than in the first. What is kept of each piece grows past it, or past mayHold.
+	mayDrift = 16 << 20
 )
 
 // junk makes the n-th request of a kind.
@@ -84,44 +91,61 @@ func TestJunkAtThePorts(t *testing.T) {
 	b64 := base64.RawURLEncoding.EncodeToString
 	looksLikeAToken := b64([]byte(`{"alg":"RS256","kid":"k"}`)) + "." +
 		b64(fmt.Appendf(nil, `{"aud":["belay.dev"],"exp":%d,"iss":"https://kubernetes.default.svc.cluster.local","kubernetes.io":{"namespace":%q,"pod":{"name":"fleet-0","uid":%q}}}`, time.Now().Add(time.Hour).Unix(), ns, pod.UID)) + "." + b64(bytes.Repeat([]byte{1}, 256))
-	baseline := creates(ctx, t, ns, "quiet", labels, fleet, nil)
+	baseline := creates(ctx, t, ns, "quiet", labels, fleet, floodFor, nil)
 	before := resident(t, w)
 	anchors, others := anchorsIn(ctx, t, ns), anchorsIn(ctx, t, "default")
-	for _, k := range []struct {
+	for i, k := range []struct {
 		name    string
 		junk    junk
 		senders int
+		lasts   time.Duration
 	}{
-		{"no JSON at all", post(admission+"/mutate/owner/otf?timeout=3s", "application/json", nil, same("{")), flooders},
-		{"reviews of policies that do not exist", post(admission+"/mutate/owner/none-$N?timeout=3s", "application/json", nil, review(ns)), flooders},
-		{"reviews of a namespace that has not opted in", post(admission+"/mutate/owner/otf?timeout=3s", "application/json", nil, review("default")), flooders},
-		{"reviews of namespaces that do not exist", post(admission+"/mutate/owner/otf?timeout=3s", "application/json", nil, func(n int64) string { return review(fmt.Sprintf("none-%d", n))(n) }), flooders},
-		{"a mebibyte of nothing", post(admission+"/validate/name/hostile-flood?timeout=3s", "application/json", nil, same(mebibyte)), flooders / 2},
-		{"the largest bodies there are", post(admission+"/validate/name/hostile-flood?timeout=3s", "application/json", nil, same(largest)), 2 * flooders},
-		{"reports without a token", post(collector+wire.Path, wire.ContentType, nil, same(string(forged))), flooders},
-		{"reports with tokens that are made up", post(collector+wire.Path, wire.ContentType, map[string]string{"Authorization": "Bearer " + looksLikeAToken + "$N"}, same(string(forged))), flooders},
+		{"no JSON at all", post(admission+"/mutate/owner/none-$N?timeout=3s", "application/json", nil, func(n int64) string { return fmt.Sprintf("{%d", n) }), flooders, longFor},
+		{"reviews of policies that do not exist", post(admission+"/mutate/owner/none-$N?timeout=3s", "application/json", nil, review(ns)), flooders, floodFor},
+		{"reviews of a namespace that has not opted in", post(admission+"/mutate/owner/otf?timeout=3s", "application/json", nil, review("default")), flooders, floodFor},
+		{"reviews of namespaces that do not exist", post(admission+"/mutate/owner/otf?timeout=3s", "application/json", nil, func(n int64) string { return review(fmt.Sprintf("none-%d", n))(n) }), flooders, floodFor},
+		{"a mebibyte of nothing", post(admission+"/validate/name/hostile-flood?timeout=3s", "application/json", nil, same(mebibyte)), flooders / 2, floodFor},
+		{"the largest bodies there are", post(admission+"/validate/name/hostile-flood?timeout=3s", "application/json", nil, same(largest)), 2 * flooders, floodFor},
+		{"reports without a token", post(collector+wire.Path, wire.ContentType, nil, same(string(forged))), flooders, floodFor},
+		{"reports with tokens that are made up", post(collector+wire.Path, wire.ContentType, map[string]string{"Authorization": "Bearer " + looksLikeAToken + "$N"}, same(string(forged))), flooders, floodFor},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			var answered, top atomic.Int64
+			var answered, first, second atomic.Int64
 			codes := &sync.Map{}
-			took := creates(ctx, t, ns, slugOf(k.name), labels, fleet, func(stop <-chan struct{}) {
+			var rate float64
+			took := creates(ctx, t, ns, slugOf(k.name), labels, fleet, k.lasts, func(stop <-chan struct{}) {
+				half, cancel := context.WithTimeout(ctx, k.lasts/2)
+				defer cancel()
 				var wg sync.WaitGroup
-				wg.Go(func() { watch(t, w, stop, &top) })
+				wg.Go(func() {
+					watch(t, w, half.Done(), &first)
+					watch(t, w, stop, &second)
+				})
 				defer wg.Wait()
+				began := time.Now()
 				flood(ctx, t, k.senders, k.junk, stop, &answered, codes)
+				rate = float64(answered.Load()) / time.Since(began).Seconds()
 			})
+			top := max(first.Load(), second.Load())
 			line := ""
 			codes.Range(func(code, n any) bool {
 				line += fmt.Sprintf(" %v: %d", code, n.(*atomic.Int64).Load())
 				return true
 			})
-			stack.Report(t, "hostile: %s: %.0f a second (%s); creates p50 %s, p99 %s: %.1f times that without (%s); resident %d MiB at most (before all %d)", k.name,
-				float64(answered.Load())/floodFor.Seconds(), strings.TrimSpace(line), p(took, 50), p(took, 99), float64(p(took, 99))/float64(p(baseline, 99)), p(baseline, 99), top.Load()>>20, before>>20)
-			if top.Load() > mayHold {
-				t.Errorf("belay-webhook held %d MiB", top.Load()>>20)
+			stack.Report(t, "hostile: %s: %.0f a second (%s)", k.name, rate, strings.TrimSpace(line))
+			stack.Report(t, "hostile: %s for %s: creates p50 %s, p99 %s: %.1f times that without (%s); resident %d MiB at most in the first half, %d in the second (before all %d)", k.name, k.lasts,
+				p(took, 50), p(took, 99), float64(p(took, 99))/float64(p(baseline, 99)), p(baseline, 99), first.Load()>>20, second.Load()>>20, before>>20)
+			if top > mayHold {
+				t.Errorf("belay-webhook held %d MiB", top>>20)
+			}
+			if most := first.Load()*5/4 + mayDrift; k.lasts == longFor && second.Load() > most {
+				t.Errorf("belay-webhook held %d MiB in the second half of the flood, and %d in the first: memory is not flat", second.Load()>>20, first.Load()>>20)
 			}
 			if answered.Load() == 0 {
 				t.Error("nothing was answered: the test shows nothing")
+			}
+			if i == 0 && rate < floodRate {
+				t.Errorf("%.0f a second, and %d are a flood: the machine is too slow for this test", rate, floodRate)
 			}
 			// What is about an opted-out namespace is a review, and is let by unchanged.
 			if n, ok := codes.Load("200"); ok && !strings.HasPrefix(k.name, "reviews of a namespace") && !strings.HasPrefix(k.name, "reviews of namespaces") {
@@ -151,17 +175,16 @@ func p(took []time.Duration, percent int) time.Duration {
 	return took[len(took)*percent/100].Round(100 * time.Microsecond)
 }
 
-// watch looks at the webhook's memory until it is told to stop.
+// watch looks at the webhook's memory until it is told to stop, and once more then.
 func watch(t *testing.T, w *stack.Process, stop <-chan struct{}, top *atomic.Int64) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for {
+	for stopped := false; !stopped; top.Store(max(top.Load(), resident(t, w))) {
 		select {
 		case <-stop:
-			return
+			stopped = true
 		case <-tick.C:
-			top.Store(max(top.Load(), resident(t, w)))
 		}
 	}
 }
@@ -263,10 +286,10 @@ func (l *line) hangUp() {
 	}
 }
 
-// creates makes a Job and its Secret in turn, so many a second, while something goes on, and
-// the fleet reports. All of them succeed, and each Secret is its Job's. It returns how long
+// creates makes a Job and its Secret in turn, so many a second, for so long, while something goes
+// on, and the fleet reports. All of them succeed, and each Secret is its Job's. It returns how long
 // they took, in order.
-func creates(ctx context.Context, t *testing.T, ns, prefix string, labels map[string]string, fleet *stack.Fleet, during func(stop <-chan struct{})) []time.Duration {
+func creates(ctx context.Context, t *testing.T, ns, prefix string, labels map[string]string, fleet *stack.Fleet, lasts time.Duration, during func(stop <-chan struct{})) []time.Duration {
 	t.Helper()
 	stop := make(chan struct{})
 	var background, wg sync.WaitGroup
@@ -278,7 +301,7 @@ func creates(ctx context.Context, t *testing.T, ns, prefix string, labels map[st
 		state = wire.StateNotReady
 	}
 	background.Go(func() {
-		if err := fleet.Round(ctx, floodFor, fleet.All(), func(int) wire.State { return state }); err != nil {
+		if err := fleet.Round(ctx, lasts, fleet.All(), func(int) wire.State { return state }); err != nil {
 			t.Errorf("the fleet: %v", err)
 		}
 	})
@@ -297,7 +320,7 @@ func creates(ctx context.Context, t *testing.T, ns, prefix string, labels map[st
 		}
 		return err == nil
 	}
-	for i := range createsPerSecond * int(floodFor/time.Second) {
+	for i := range createsPerSecond * int(lasts/time.Second) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

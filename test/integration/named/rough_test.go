@@ -1,6 +1,7 @@
 package named
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -9,6 +10,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/belay-dev/belay/test/builders"
@@ -144,23 +146,61 @@ func TestRough(t *testing.T) {
 	}
 	t.Run("belay is away", func(t *testing.T) { belayIsAway(t, s) })
 	t.Run("a policy that is deleted lets go", func(t *testing.T) { deletedPolicy(t, s) })
-	t.Run("a webhook starts where the CRD is missing", func(t *testing.T) { withoutCRD(t, s) }) // last: it takes the CRD away
+	t.Run("a webhook starts where the CRD is missing", func(t *testing.T) { withoutCRD(t, s) }) // last: it takes CRDs away, and ends the replicas that were there
 }
 
-// withoutCRD: images may be rolled out before the CRDs. Owners go on being served.
+// withoutCRD: images may be rolled out before the CRDs, or at the same time. A replica that starts
+// then is ready, goes on serving owners, and serves names when their CRD is there.
 func withoutCRD(t *testing.T, s *stack.Stack) {
 	ctx := testContext(t)
-	crd := schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	if err := s.Dynamic.Resource(crd).Delete(ctx, "namepolicies.belay.dev", metav1.DeleteOptions{}); err != nil {
+	crds := s.Dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	var taken []*unstructured.Unstructured
+	for _, name := range []string{"namepolicies.belay.dev", "recoverypolicies.belay.dev"} {
+		crd, err := crds.Get(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken = append(taken, crd)
+		if err := crds.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		eventually(ctx, t, "the CRD is gone", func() error {
+			_, err := crds.Get(ctx, name, metav1.GetOptions{})
+			return mustBeNotFound(err)
+		})
+	}
+	before := s.Webhooks()
+	w, err := s.StartWebhook(ctx)
+	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(ctx, t, "the CRD is gone", func() error {
-		_, err := s.Dynamic.Resource(crd).Get(ctx, "namepolicies.belay.dev", metav1.GetOptions{})
-		return mustBeNotFound(err)
-	})
-	if _, err := s.StartWebhook(ctx); err != nil {
-		t.Fatal(err)
+	// Three ask: for what is deleted of both, and for the Pods that RecoveryPolicies select.
+	counts := func(line string) error {
+		if n := strings.Count(w.Tail(1000), `"`+line); n != 3 {
+			return fmt.Errorf("%q is in the log %d times:\n%s", line, n, w.Tail(5))
+		}
+		return nil
 	}
+	if err := counts("a kind of policy is not served"); err != nil {
+		t.Error(err)
+	}
+	for _, p := range before {
+		s.Detach(p)
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, crd := range taken {
+		crd.SetResourceVersion("")
+		if _, err := crds.Create(ctx, crd, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(ctx, t, "both are watched", func() error { return counts("the kind of policy is served now") })
+	labels := policy(ctx, t, s, "served-later", nil)
+	ns := namespace(ctx, t, s, v1alpha1.ModeEnforce)
+	create(ctx, t, s.Client, job(ns, "a", "one", labels))
+	answerIs(t, raw(ctx, t, s, job(ns, "a", "one", labels)), 409, "AlreadyExists", v1alpha1.CauseSameWork)
 }
 
 // belayIsAway: Fail refuses what no rule could check, Ignore admits it.

@@ -15,6 +15,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -350,6 +351,69 @@ func TestO16_UpdatesAreNeverInTheWay(t *testing.T) {
 	})
 }
 
+// A Pod is labelled and evicted although its owner is gone: its policy denies what it cannot
+// resolve, and references to what does not exist, and is about its create alone.
+func TestP21_APodWhoseOwnerIsGoneIsUpdatedAndEvicted(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	ns := namespace(ctx, t, shared, v1alpha1.ModeEnforce)
+	labels := policy(ctx, t, shared, "pods-of-the-gone", func(s *v1alpha1.OwnerPolicySpec) {
+		s.Dependents, s.Owner.Name = []v1alpha1.Kind{{APIVersion: "v1", Kind: "Pod"}}, `"owner"`
+		s.FailurePolicy, s.WhenUnresolved, s.ClientReferences = v1alpha1.FailureFail, v1alpha1.UnresolvedDeny, v1alpha1.LintDeny
+	})
+	kube, w := warned(t, shared)
+	eventually(ctx, t, "a service account for Pods", func() error {
+		_, err := kube.CoreV1().ServiceAccounts(ns).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	j, err := kube.BatchV1().Jobs(ns).Create(ctx, suspended(ns, "owner"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A second owner keeps the garbage collector from taking the Pod.
+	keeper, err := kube.CoreV1().ConfigMaps(ns).Create(ctx, configMap(ns, "keeper", ""), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	like := metav1.ObjectMeta{Name: "p", Namespace: ns, Labels: labels, Annotations: map[string]string{v1alpha1.OwnerAnnotation: "batch/v1/Job/owner"}}
+	pod := &corev1.Pod{ObjectMeta: like, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.example/app:1"}}}}
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "keeper", UID: keeper.UID}}
+	created, err := kube.CoreV1().Pods(ns).Create(ctx, pod, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(append(pod.OwnerReferences, refTo(j)), created.OwnerReferences); diff != "" {
+		t.Fatalf("(-want +got):\n%s", diff)
+	}
+	deleteJob(t, j, metav1.DeletePropagationBackground)
+	eventually(ctx, t, "the owner is gone", func() error {
+		_, err := kube.BatchV1().Jobs(ns).Get(ctx, "owner", metav1.GetOptions{})
+		return mustBeNotFound(err)
+	})
+	w.take()
+
+	if _, err := kube.CoreV1().Pods(ns).Patch(ctx, "p", types.MergePatchType, []byte(`{"metadata":{"labels":{"team":"a"}}}`), metav1.PatchOptions{}); err != nil {
+		t.Errorf("labelling it: %v", err)
+	}
+	// As kubectl drain does it; and with all on it that belay goes by.
+	for _, e := range []*policyv1.Eviction{
+		{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: ns}, DeleteOptions: &metav1.DeleteOptions{DryRun: []string{metav1.DryRunAll}}},
+		{ObjectMeta: like},
+	} {
+		if err := kube.PolicyV1().Evictions(ns).Evict(ctx, e); err != nil {
+			t.Errorf("evicting it: %v", err)
+		}
+	}
+	eventually(ctx, t, "it is gone", func() error {
+		_, err := kube.CoreV1().Pods(ns).Get(ctx, "p", metav1.GetOptions{})
+		return mustBeNotFound(err)
+	})
+	if all := w.take(); len(all) > 0 {
+		t.Errorf("warnings %q", all)
+	}
+	noAnchors(ctx, t, ns)
+}
+
 // Dry run: nothing is created, and the warning says what would be.
 func TestDryRunCreatesNothing(t *testing.T) {
 	t.Parallel()
@@ -546,6 +610,66 @@ func TestP12_AnObjectAtTheStorageLimitIsStoredAsWithoutBelay(t *testing.T) {
 		}
 	}
 	w.must(t, "too near the storage limit")
+}
+
+// At the very limit, which is found by trying: what is stored without belay is stored with it,
+// also where the reference, of more than a hundred bytes, would be too much.
+func TestP12_TwentyBytesBelowTheStorageLimit(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	ns, plain := namespace(ctx, t, shared, v1alpha1.ModeEnforce), namespace(ctx, t, shared, "") // of one length
+	kube, w := warned(t, shared)
+	j := job(ctx, t, kube, ns, "there")
+	// A PodTemplate has arguments of any length, and nobody acts on it.
+	try := func(ns, owner string, size int) (*corev1.PodTemplate, error) {
+		p := &corev1.PodTemplate{ObjectMeta: metav1.ObjectMeta{Name: "big", Annotations: map[string]string{v1alpha1.OwnerAnnotation: "batch/v1/Job/" + owner}}}
+		p.Template.Spec.Containers = []corev1.Container{{Name: "main", Image: "registry.example/app:1", Args: []string{strings.Repeat("x", size)}}}
+		got, err := kube.CoreV1().PodTemplates(ns).Create(ctx, p, metav1.CreateOptions{})
+		if err != nil {
+			return nil, err
+		}
+		return got, kube.CoreV1().PodTemplates(ns).Delete(ctx, "big", metav1.DeleteOptions{})
+	}
+	// A dry run would not do: it is etcd that refuses.
+	limit, refused := 1400<<10, 1600<<10
+	for limit+1 < refused {
+		size := (limit + refused) / 2
+		_, err := try(plain, "there", size)
+		switch {
+		case err == nil:
+			limit = size
+		case strings.Contains(err.Error(), "too large"):
+			refused = size
+		default:
+			t.Fatal(err)
+		}
+	}
+	for _, owner := range []string{"there", "later"} {
+		for _, below := range []int{200, 20, 0} {
+			w.take()
+			got, err := try(ns, owner, limit-below)
+			if err != nil {
+				t.Errorf("%d bytes below the limit, the owner is %s: %v", below, owner, err)
+				continue
+			}
+			if len(got.OwnerReferences) > 0 {
+				t.Errorf("%d bytes below the limit, the owner is %s: owned by %+v", below, owner, got.OwnerReferences)
+			}
+			w.must(t, "too near the storage limit")
+		}
+	}
+	noAnchors(ctx, t, ns)
+	if _, err := try(ns, "there", limit+1); err == nil {
+		t.Error("it is stored with belay only")
+	}
+	// Where there is room, it is owned.
+	got, err := try(ns, "there", limit-20<<10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]metav1.OwnerReference{refTo(j)}, got.OwnerReferences); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }
 
 func read(t *testing.T, path string) string {

@@ -35,6 +35,9 @@ func TestRough(t *testing.T) {
 	s, err := stack.Start(ctx, stack.Options{
 		Plane:    plane.Options{EnforceOwnerReferences: true, SharedControllerIdentity: true},
 		Webhooks: 2, Controllers: 2, Presets: []string{"otf"}, FaultyWebhook: true, FaultyController: true,
+		// As it comes: an API server is away for longer than the stack's short leases allow, and no
+		// process is to end by that.
+		ControllerFlags: []string{"--leader-elect-lease-duration=15s", "--leader-elect-renew-deadline=10s", "--leader-elect-retry-period=2s"},
 	})
 	if err != nil {
 		t.Fatal(err)

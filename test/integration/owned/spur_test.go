@@ -142,7 +142,9 @@ func TestSpur(t *testing.T) {
 // waitForCollector waits until the garbage collector knows SpurJobs. It looks for new kinds
 // every 30 seconds; what it was asked about one that it does not know it asks again later and
 // later, so that each try is with an owner of its own. It can collect a moment before it watches the
-// kind, and what came and went in that moment has once stayed for two minutes.
+// kind; what comes and goes in that moment it has to ask about again, and that is ten a second for
+// all objects together, after the first hundred (its queue's limit): a Pod has once stayed for two
+// minutes.
 func waitForCollector(ctx context.Context, t *testing.T, ns string) {
 	t.Helper()
 	configMaps := shared.Kube.CoreV1().ConfigMaps(ns)

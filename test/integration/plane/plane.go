@@ -298,7 +298,7 @@ func buildLauncher(ctx context.Context, log io.Writer) (path string, lock *os.Fi
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", nil, err
 	}
-	source, err := sourceDir()
+	root, err := Root()
 	if err != nil {
 		return "", nil, err
 	}
@@ -311,32 +311,30 @@ func buildLauncher(ctx context.Context, log io.Writer) (path string, lock *os.Fi
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
 		return "", nil, errors.Join(err, lock.Close())
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-C", source, "-o", path, ".")
+	cmd := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(root, "hack", "controlplane"), "-o", path, ".")
 	cmd.Env = append(os.Environ(), "GOWORK=off", "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Run(); err != nil {
-		return "", nil, errors.Join(fmt.Errorf("go build in %s: %w", source, err), lock.Close())
+		return "", nil, errors.Join(fmt.Errorf("go build of hack/controlplane in %s: %w", root, err), lock.Close())
 	}
 	return path, lock, nil
 }
 
-// sourceDir finds hack/controlplane by the path that this file was compiled
-// from, or, when that was trimmed, by the module that go works in.
-func sourceDir() (string, error) {
-	var roots []string
-	if _, file, _, ok := runtime.Caller(0); ok && filepath.IsAbs(file) {
-		roots = append(roots, filepath.Join(filepath.Dir(file), "..", "..", ".."))
+// Root finds the repository, from the working directory upwards. The path that
+// a file was compiled from does not tell: builds may trim it.
+func Root() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("finding the repository: %w", err)
 	}
-	if out, err := exec.Command("go", "env", "GOMOD").Output(); err == nil {
-		roots = append(roots, filepath.Dir(strings.TrimSpace(string(out))))
-	}
-	for _, root := range roots {
-		dir := filepath.Join(root, "hack", "controlplane")
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+	for dir := start; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "hack", "controlplane", "go.mod")); err == nil {
 			return dir, nil
 		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("found no hack/controlplane in %s or above; run inside of the repository", start)
+		}
 	}
-	return "", fmt.Errorf("found no hack/controlplane below %s; run inside of the repository", strings.Join(roots, " or "))
 }
 
 // Kubeconfig is the path of a kubeconfig of an administrator.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"time"
 
@@ -148,10 +147,13 @@ func count(n int) int {
 	return max(n, 0)
 }
 
-// Root is the repository.
+// Root is the repository; where there is none, files below it are not found, and say so.
 func Root() string {
-	_, file, _, _ := runtime.Caller(0)
-	return filepath.Join(filepath.Dir(file), "..", "..", "..")
+	root, err := plane.Root()
+	if err != nil {
+		return "."
+	}
+	return root
 }
 
 // built is what build compiled for the stacks of this process.
