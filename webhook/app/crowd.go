@@ -41,9 +41,10 @@ type crowd struct {
 	// connection broken when it writes, and take its call for lost; so it hears of it, and calls
 	// elsewhere.
 	lingers time.Duration
-	// lingering are those of them.
+	// lingering are those of them; begun under mu.
 	lingering sync.WaitGroup
 
+	// mu guards lingers, and what follows.
 	mu     sync.Mutex
 	guests *list.List // of *guest, the oldest first
 	// peers is how many of them each peer has, the one that comes included.
@@ -123,7 +124,7 @@ func (c *crowd) leaves() *guest {
 			largest = g.peer
 		}
 	}
-	var stranger, idle, oldest *guest
+	var closed, stranger, idle, oldest *guest
 	all, trusted := 0, 0
 	for e := c.guests.Front(); e != nil; e = e.Next() {
 		g, ok := e.Value.(*guest)
@@ -131,10 +132,12 @@ func (c *crowd) leaves() *guest {
 			continue
 		}
 		all++
-		if g.trusted != "" {
+		if g.trusted != "" && !g.closed {
 			trusted++
 		}
 		switch {
+		case g.closed:
+			closed = cmp.Or(closed, g)
 		case g.trusted == "":
 			stranger = cmp.Or(stranger, g)
 		case g.idle:
@@ -144,9 +147,9 @@ func (c *crowd) leaves() *guest {
 		}
 	}
 	if trusted > all*3/4 {
-		return cmp.Or(idle, stranger, oldest)
+		return cmp.Or(closed, idle, stranger, oldest)
 	}
-	return cmp.Or(stranger, idle, oldest)
+	return cmp.Or(closed, stranger, idle, oldest)
 }
 
 // trust notes whose token a connection has shown.
@@ -174,7 +177,7 @@ func (g *guest) trust(pod types.UID) {
 }
 
 // Close closes the connection, and forgets it; at once, or when its client has heard of it. Until
-// then it keeps its place, and makes room as a stranger does.
+// then it keeps its place, and is the first to make room.
 func (g *guest) Close() error {
 	c := g.crowd
 	half, ok := g.Conn.(interface{ CloseWrite() error })
@@ -184,19 +187,21 @@ func (g *guest) Close() error {
 		return net.ErrClosed
 	}
 	g.closed = true
-	lingers := ok && g.at != nil && g.trusted != "" && c.lingers > 0
-	g.trusted = ""
-	c.mu.Unlock()
-	if !lingers {
+	if !ok || g.at == nil || g.trusted == "" || c.lingers == 0 {
+		c.mu.Unlock()
 		return g.gone()
 	}
+	lingers := c.lingers
 	c.lingering.Go(func() {
+		// Not a deadline: whoever reads it still, as net/http does over HTTP/1.1, sets others.
+		end := time.AfterFunc(lingers, func() { _ = g.gone() })
+		defer end.Stop()
 		// What fails here is a connection that is closed already.
 		_ = half.CloseWrite()
-		_ = g.SetReadDeadline(time.Now().Add(c.lingers))
 		_, _ = io.Copy(io.Discard, g.Conn)
 		_ = g.gone()
 	})
+	c.mu.Unlock()
 	return nil
 }
 
@@ -210,8 +215,13 @@ func (g *guest) gone() error {
 	return g.Conn.Close()
 }
 
-// left waits until those that linger are closed.
-func (c *crowd) left() { c.lingering.Wait() }
+// left waits until those that linger are closed. Those that are closed from now on do not.
+func (c *crowd) left() {
+	c.mu.Lock()
+	c.lingers = 0
+	c.mu.Unlock()
+	c.lingering.Wait()
+}
 
 func (g *guest) set(change func(*guest)) {
 	g.crowd.mu.Lock()

@@ -265,24 +265,81 @@ func TestAConnectionThatLingers(t *testing.T) {
 		t.Errorf("%d are there while it lingers", n)
 	}
 	_ = client.Close()
-	c.left()
+	c.lingering.Wait()
 	if n := there(); n != 0 {
 		t.Errorf("%d are there when its client has gone", n)
 	}
-	for range 2 { // two that linger make room
+	// One that lingers makes room, and none that lives, whatever that has shown.
+	for _, live := range []func() (net.Conn, *guest){come, answered} {
+		_, kept := live()
 		_, g := answered()
 		closes(g)
-	}
-	come()
-	come()
-	c.left()
-	if n := there(); n != 2 {
-		t.Errorf("%d are there", n)
+		_, newcomer := come()
+		c.lingering.Wait()
+		if kept.at == nil || newcomer.at == nil {
+			t.Error("one that lives has made room for one that lingers")
+		}
+		for _, g := range []*guest{kept, newcomer} {
+			_ = g.gone()
+		}
 	}
 	c.lingers = time.Millisecond
 	_, g = answered()
 	closes(g)
+	c.lingering.Wait()
+	c.lingers = time.Hour
 	c.left()
+	_, g = answered()
+	closes(g)
+	if n := there(); n != 0 {
+		t.Errorf("%d are there after the last one has left", n)
+	}
+}
+
+// TestACallerThatGoesOnAfterTheEnd sends another request over HTTP/1.1 and stays, after its idle
+// connection was closed: net/http, which reads still, takes all deadlines away.
+func TestACallerThatGoesOnAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	s := admissionOn(t, false, nil)
+	s.Register("/x", admission.NewBodies().Handler(http.NotFoundHandler()))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- s.Start(ctx) }()
+	s.answers(t)
+	conn, err := tls.Dial("tcp", s.address, anyServer())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	call := func() {
+		t.Helper()
+		if _, err := io.WriteString(conn, "POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	call()
+	answer := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(answer, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	s.hasAnswered(conn)
+	cancel()
+	if _, err := answer.ReadByte(); !errors.Is(err, io.EOF) {
+		t.Fatalf("the client reads %v", err)
+	}
+	call()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(4 * lingers):
+		t.Error("the end waits for a client")
+	}
 }
 
 // TestACrowdOfOnePeer: whoever has most of the places makes room, whatever his connections have
