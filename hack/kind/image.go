@@ -68,62 +68,6 @@ func (k *kind) binaryDir(ctx context.Context) (string, error) {
 	return filepath.Join(k.cache, "bin-"+key), err
 }
 
-// nodeImage returns the name of an image that the engine has: one that was built before, kind's
-// own, or a new one.
-func (k *kind) nodeImage(ctx context.Context) (string, error) {
-	key, err := k.key(ctx, append(slices.Clone(binarySources), nodeSources...)...)
-	if err != nil {
-		return "", err
-	}
-	built := "kindest/node:" + kubernetesVersion + "-belay-" + key
-	official := k.from != "built"
-	if k.from == "auto" {
-		short, err := lacksSysResource()
-		if err != nil {
-			return "", err
-		}
-		if short {
-			k.say("node image: not kind's own, whose containers want limits and scores that take CAP_SYS_RESOURCE")
-			official = false
-		}
-	}
-	if official && k.has(ctx, officialImage) {
-		k.say("node image: kind's own is here")
-		k.made = "kind's own node image, which was here"
-		return officialImage, nil
-	}
-	if k.from != "official" && k.has(ctx, built) {
-		k.say("node image: built before")
-		k.made = "the node image that was built before"
-		return built, nil
-	}
-	if official {
-		err := k.tools.step("pulling kind's node image", func() error {
-			ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
-			defer cancel()
-			return k.tools.run(ctx, call{name: "docker", args: []string{"pull", "--quiet", officialImage}})
-		})
-		switch {
-		case err == nil:
-			k.made = "kind's own node image, pulled now"
-			return officialImage, nil
-		case k.from == "official" || ctx.Err() != nil:
-			return "", err
-		}
-		k.say("it cannot be pulled (" + lastLine(err) + "); building one")
-	}
-	return built, k.buildNode(ctx, built)
-}
-
-func (k *kind) has(ctx context.Context, image string) bool {
-	return k.tools.run(ctx, call{name: "docker", args: []string{"image", "inspect", image}}) == nil
-}
-
-func lastLine(err error) string {
-	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
-	return lines[len(lines)-1]
-}
-
 // buildNode makes the image.
 func (k *kind) buildNode(ctx context.Context, image string) error {
 	if os.Geteuid() != 0 {

@@ -92,6 +92,58 @@ func TestPullImages(t *testing.T) {
 	}
 }
 
+// TestNodeImage: kind's own where it is here or can be pulled, and could run; else one that was
+// built before, else a new one.
+func TestNodeImage(t *testing.T) {
+	t.Parallel()
+	const built = "built"
+	for name, test := range map[string]struct {
+		from    string
+		short   bool
+		files   []string
+		want    string
+		pulls   bool
+		refused bool
+	}{
+		"kind's own is here":                            {from: "auto", files: []string{"has-own", "has-built"}, want: officialImage},
+		"one was built before, no registry is asked":    {from: "auto", files: []string{"has-built"}, want: built},
+		"kind's own can be pulled":                      {from: "auto", want: officialImage, pulls: true},
+		"it cannot: one is built":                       {from: "auto", files: []string{"refuses-own"}, pulls: true},
+		"kind's own is here, and could not run":         {from: "auto", short: true, files: []string{"has-own", "has-built"}, want: built},
+		"it could not run: one is built, and not asked": {from: "auto", short: true},
+		"kind's own is asked for":                       {from: "official", short: true, files: []string{"has-built"}, want: officialImage, pulls: true},
+		"it is asked for and cannot be pulled":          {from: "official", files: []string{"has-built", "refuses-own"}, pulls: true, refused: true},
+		"a built one is asked for":                      {from: "built", files: []string{"has-own", "has-built"}, want: built},
+		"a built one is asked for, and has to be built": {from: "built", files: []string{"has-own"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k, dir := engineOf(t)
+			for _, file := range test.files {
+				// The name of an image has slashes.
+				file = filepath.Join(dir, strings.Replace(file, "own", officialImage, 1))
+				if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, nil, 0o644)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, "has-"+officialImage)), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			k.from = test.from
+			got, err := k.imageHere(t.Context(), built, test.short)
+			if got != test.want || (err != nil) != test.refused {
+				t.Errorf("it is %q, %v; want %q", got, err, test.want)
+			}
+			if got != "" && k.made == "" {
+				t.Error("it is not said where it comes from")
+			}
+			if pulled := calls(t, dir, "pull --quiet"); len(pulled) > 0 != test.pulls {
+				t.Errorf("it pulls %q", pulled)
+			}
+		})
+	}
+}
+
 func TestARegistryThatHangsCannotBePulledFrom(t *testing.T) {
 	t.Parallel()
 	k, _ := engineOf(t, "hangs-one")
