@@ -27,7 +27,7 @@ const (
 	// drainMore is how much longer than --drain a replica answers at most, while it is called:
 	// nodes that have too much to do take long to bring the Service's rules up to date, and who
 	// dials by old ones would find nobody. With --drain's 10 s, finishTimeout and lingers it fits
-	// into the 40 s that the manifests give a Pod.
+	// into the 45 s that the manifests give a Pod.
 	drainMore = 10 * time.Second
 	// forgotten is how long nobody has to have called until a replica takes itself for forgotten.
 	forgotten = 2 * time.Second
