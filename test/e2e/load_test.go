@@ -107,7 +107,8 @@ func register(ctx context.Context, t *testing.T, objects ...client.Object) {
 			return err
 		})
 		stack.Cleanup(t, func(ctx context.Context) {
-			if err := c.Client.Delete(ctx, o); err != nil {
+			// A test that takes belay away takes policies away with their kinds.
+			if err := client.IgnoreNotFound(c.Client.Delete(ctx, o)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -199,7 +200,7 @@ func startLoad(ctx context.Context, t *testing.T, ns string) *load {
 	if o := l.write(ctx, -1); o.what != fine {
 		t.Fatal(o.err)
 	}
-	l.enter("before")
+	l.enter(phaseBefore)
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l.stop = stop
 	l.running.Go(func() { l.run(running, time.Second/createsPerSecond, l.create) })
@@ -376,6 +377,10 @@ func (l *load) rest(ctx context.Context, d time.Duration) {
 	}
 }
 
+// mostForgiven is which part of a phase's calls may fail at most, where any may: a replica that is
+// frozen for 20 s costs 1 to 3 % of them, and one that is killed up to 7 % of ten seconds' calls.
+const mostForgiven = 0.15
+
 // table ends the load, prints what came of it, and fails the test where a call was lost.
 // What is forgiven is named by phase.
 func (l *load) table(t *testing.T, forgiven map[string][]int) {
@@ -412,7 +417,11 @@ func (l *load) table(t *testing.T, forgiven map[string][]int) {
 		}
 		// What was not asked cannot be lost.
 		for what, of := range map[string]struct{ had, rate int }{"creates": {len(l.calls[phase]) - writes, createsPerSecond}, "writes of status": {writes, writesPerSecond}} {
-			if want := l.lasted[phase].Seconds() * float64(of.rate) / 2; float64(of.had) < want {
+			share := 0.5
+			if phase == phaseBefore || phase == phaseAfter {
+				share = 0.9
+			}
+			if want := l.lasted[phase].Seconds() * float64(of.rate) * share; float64(of.had) < want {
 				t.Errorf("%s: %d %s in %s, want %d a second: the machine is too slow for this test, or the load has ended", phase, of.had, what, seconds(l.lasted[phase]), of.rate)
 			}
 		}
@@ -423,6 +432,10 @@ func (l *load) table(t *testing.T, forgiven map[string][]int) {
 		}
 		if first != nil {
 			t.Errorf("%s: a call failed: %v", phase, first)
+		}
+		// What is forgiven is what is under way when something breaks, and not a belay that is away.
+		if n := count[timedOut] + count[cut] + count[unasked]; float64(n) > mostForgiven*float64(len(l.calls[phase])) {
+			t.Errorf("%s: %d calls of %d failed", phase, n, len(l.calls[phase]))
 		}
 	}
 }

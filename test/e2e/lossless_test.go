@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
@@ -21,6 +22,8 @@ const (
 	phaseKilled     = "a webhook replica killed"
 	phaseDrain      = "a node drained"
 	phaseServer     = "the API server restarts"
+	// Of every load, while nothing is done to anything.
+	phaseBefore, phaseAfter = "before", "after"
 )
 
 // noLostCalls: creates and writes of status go on, under policies that fail without belay,
@@ -75,7 +78,7 @@ func noLostCalls(t *testing.T) {
 		err = wait(ctx, 15*time.Second, func() error {
 			live, err := c.Kube.CoreV1().Pods(belayNamespace).Get(ctx, p.Name, metav1.GetOptions{})
 			if err == nil {
-				err = conditionIs(live, corev1.PodReady, corev1.ConditionFalse)
+				err = errors.Join(conditionIs(live, corev1.PodReady, corev1.ConditionFalse), c.outOfService(ctx, live))
 			}
 			return err
 		})
@@ -117,7 +120,7 @@ func noLostCalls(t *testing.T) {
 			return err
 		})
 	})
-	l.enter("after")
+	l.enter(phaseAfter)
 	l.rest(ctx, 5*time.Second)
 	l.table(t, map[string][]int{
 		phaseFrozen: {timedOut},
@@ -127,6 +130,29 @@ func noLostCalls(t *testing.T) {
 		// Who asks belay then, belay may not be able to answer.
 		phaseServer: {away, unasked},
 	})
+}
+
+// outOfService reports whether Service belay-webhook has a Pod in it still.
+func (c *cluster) outOfService(ctx context.Context, p *corev1.Pod) error {
+	list, err := c.Kube.DiscoveryV1().EndpointSlices(belayNamespace).List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=belay-webhook"})
+	if err != nil {
+		return err
+	}
+	found := false
+	for _, s := range list.Items {
+		for _, e := range s.Endpoints {
+			if e.TargetRef == nil || e.TargetRef.UID != p.UID {
+				continue
+			}
+			if found = true; e.Conditions.Ready == nil || *e.Conditions.Ready {
+				return fmt.Errorf("the Service has Pod %s", p.Name)
+			}
+		}
+	}
+	if !found {
+		return fmt.Errorf("no EndpointSlice of the Service says anything of Pod %s", p.Name)
+	}
+	return nil
 }
 
 // busiest is the replica of belay-webhook that serves most calls now: over one connection, an

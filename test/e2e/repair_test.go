@@ -83,10 +83,14 @@ func repairs(t *testing.T) {
 		case <-time.After(3 * time.Second):
 		}
 		want := registered(ctx, t)
-		if err := c.Kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(ctx, v1alpha1.ConfigurationName, metav1.DeleteOptions{}); err != nil {
+		admission := c.Kube.AdmissionregistrationV1()
+		if err := errors.Join(
+			admission.ValidatingWebhookConfigurations().Delete(ctx, v1alpha1.ConfigurationName, metav1.DeleteOptions{}),
+			admission.MutatingWebhookConfigurations().Delete(ctx, v1alpha1.ConfigurationName, metav1.DeleteOptions{}),
+		); err != nil {
 			t.Fatal(err)
 		}
-		repaired(t, "a registration deleted by hand", time.Now(), func() error { return want.again(ctx) })
+		repaired(t, "registrations deleted by hand", time.Now(), func() error { return want.again(ctx) })
 	})
 	t.Run("a policy that is deleted in use", func(t *testing.T) {
 		var p v1alpha1.NamePolicy
@@ -232,6 +236,18 @@ func readRegistrations(ctx context.Context) (r registrations, err error) {
 	return r, err
 }
 
+// bundles are what each entry trusts.
+func (r registrations) bundles() map[string][]byte {
+	out := map[string][]byte{}
+	for _, w := range r.mutating.Webhooks {
+		out["mutating "+w.Name] = w.ClientConfig.CABundle
+	}
+	for _, w := range r.validating.Webhooks {
+		out["validating "+w.Name] = w.ClientConfig.CABundle
+	}
+	return out
+}
+
 // again says how what is registered now differs from r. Of CAs it wants belay's own: those of
 // others stay in a bundle until they expire.
 func (r registrations) again(ctx context.Context) error {
@@ -247,14 +263,7 @@ func (r registrations) again(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	bundles := map[string][]byte{}
-	for _, w := range now.mutating.Webhooks {
-		bundles["mutating "+w.Name] = w.ClientConfig.CABundle
-	}
-	for _, w := range now.validating.Webhooks {
-		bundles["validating "+w.Name] = w.ClientConfig.CABundle
-	}
-	for name, bundle := range bundles {
+	for name, bundle := range now.bundles() {
 		trusted, err := certificates(bundle)
 		if err != nil {
 			return err
@@ -515,7 +524,7 @@ func bootstrap(t *testing.T) {
 		if d.Status.ReadyReplicas == 0 {
 			return errors.New("no CoreDNS")
 		}
-		return c.Client.Create(up, guardedMap(ns, fmt.Sprintf("x-%d", time.Now().UnixNano())))
+		return c.guardedCreate(up, ns)
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -82,9 +82,12 @@ func rotation(t *testing.T) {
 			return nil
 		})
 		stack.Report(t, "e2e: the self-managed CA replaced within %s, at most %d trusted at once", seconds(time.Since(start)), most)
+		if most < 2 {
+			t.Error("the new CA was never trusted beside the one of before")
+		}
 		return errors.Join(err, c.trusts(ctx, "belay-ca", old...))
 	})
-	l.enter("after")
+	l.enter(phaseAfter)
 	l.rest(ctx, 5*time.Second)
 	l.table(t, nil)
 	// A change is reported over a connection that trusts the new CA: the kubelet brings it.
@@ -125,23 +128,27 @@ func (c *cluster) trusts(ctx context.Context, secret string, before ...*x509.Cer
 		if err != nil {
 			return err
 		}
-		m, err := c.Kube.AdmissionregistrationV1().MutatingWebhookConfigurations().Get(ctx, v1alpha1.ConfigurationName, metav1.GetOptions{})
+		r, err := readRegistrations(ctx)
 		if err != nil {
 			return err
 		}
-		for _, w := range m.Webhooks {
-			got, err := certificates(w.ClientConfig.CABundle)
+		bundles := r.bundles()
+		if len(bundles) == 0 {
+			return errors.New("nothing is registered")
+		}
+		for name, bundle := range bundles {
+			got, err := certificates(bundle)
 			if err != nil {
 				return err
 			}
 			for _, ca := range want {
 				if !slices.ContainsFunc(got, ca.Equal) {
-					return fmt.Errorf("entry %s trusts %d CAs, and not that of Secret %s", w.Name, len(got), secret)
+					return fmt.Errorf("entry %s trusts %d CAs, and not that of Secret %s", name, len(got), secret)
 				}
 			}
 			for _, ca := range before {
 				if slices.ContainsFunc(got, ca.Equal) {
-					return fmt.Errorf("entry %s trusts a CA of before", w.Name)
+					return fmt.Errorf("entry %s trusts a CA of before", name)
 				}
 			}
 		}
@@ -204,7 +211,7 @@ func certManager(t *testing.T) {
 		}
 		return brought()
 	})
-	l.enter("after")
+	l.enter(phaseAfter)
 	l.rest(ctx, 3*time.Second)
 	l.table(t, nil)
 }

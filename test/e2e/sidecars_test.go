@@ -167,7 +167,21 @@ func restricted(t *testing.T) {
 	p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{
 		AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 	}
-	runs(ctx, t, p)
+	if user := *sidecarOf(t, runs(ctx, t, p)).SecurityContext.RunAsUser; user != 1000 {
+		t.Errorf("the sidecar of a Pod of user 1000 runs as %d", user)
+	}
+	// Where its containers have several users, the sidecar has another one.
+	p = witnessed(ns, "several-users")
+	p.Spec.SecurityContext = &corev1.PodSecurityContext{RunAsNonRoot: new(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}}
+	p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "aside", Image: trainImage, ImagePullPolicy: corev1.PullNever})
+	for i := range p.Spec.Containers {
+		p.Spec.Containers[i].SecurityContext = &corev1.SecurityContext{
+			RunAsUser: new(int64(1000 + i)), AllowPrivilegeEscalation: new(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		}
+	}
+	if user := *sidecarOf(t, runs(ctx, t, p)).SecurityContext.RunAsUser; user == 0 || user == 1000 || user == 1001 {
+		t.Errorf("the sidecar of a Pod of users 1000 and 1001 runs as %d", user)
+	}
 }
 
 func limitRangeLater(t *testing.T) {

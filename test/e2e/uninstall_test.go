@@ -41,7 +41,7 @@ func uninstall(t *testing.T) {
 	if err := fails(ctx, sandboxes, ns, "failed", true); err != nil {
 		t.Fatal(err)
 	}
-	start, err := c.takeAway(ctx)
+	start, err := c.takeAway(ctx, "e2e")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,6 +75,40 @@ func uninstall(t *testing.T) {
 	if _, err := c.Kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err) // the test's own end deletes it
 	}
+	if !c.hasCertManager(ctx) {
+		progress("cert-manager is not there (TestCertManager installs it): not installed with its certificates")
+		return
+	}
+	// A first install by one command: registrations begin without a CA, and nobody is ready before
+	// cert-manager has brought it.
+	kubectl("label", "namespace", ns, v1alpha1.ModeLabel+"=enforce")
+	start = time.Now()
+	if err := c.install(ctx, "e2e-cert-manager"); err != nil {
+		t.Fatal(err)
+	}
+	stack.Report(t, "e2e: kubectl apply -k with cert-manager's certificates, a first install: all ready within %s", seconds(time.Since(start)))
+	guard(ctx, t)
+	within(ctx, t, "a guarded create works", func() error { return c.guardedCreate(ctx, ns) })
+	if _, err := c.takeAway(ctx, "e2e-cert-manager"); err != nil {
+		t.Fatal(err)
+	}
+	within(ctx, t, "nothing is registered, and the namespace is gone", func() error { return c.nothingLeft(ctx, true) })
+}
+
+// hasCertManager reports whether a test before has installed it.
+func (c *cluster) hasCertManager(ctx context.Context) bool {
+	_, err := c.Kube.AppsV1().Deployments("cert-manager").Get(ctx, "cert-manager", metav1.GetOptions{})
+	return err == nil
+}
+
+// guardedCreate creates a ConfigMap that the policies of guard are about, and belay must have named
+// and owned it.
+func (c *cluster) guardedCreate(ctx context.Context, ns string) error {
+	m := guardedMap(ns, fmt.Sprintf("x-%d", time.Now().UnixNano()))
+	if err := c.Client.Create(ctx, m); err != nil {
+		return err
+	}
+	return stored(m)
 }
 
 // stays says whether an object is gone, or on its way.
@@ -96,7 +130,7 @@ func (c *cluster) stays(ctx context.Context, o client.Object) error {
 
 // takeAway uninstalls what kustomize has installed, as the README says. What Anchors hold stays.
 // start is when belay itself began to go.
-func (c *cluster) takeAway(ctx context.Context) (start time.Time, err error) {
+func (c *cluster) takeAway(ctx context.Context, overlay string) (start time.Time, err error) {
 	steps := [][]string{
 		{"label", "namespaces", "-l", v1alpha1.ModeLabel, v1alpha1.ModeLabel + "-"},
 		{"annotate", "anchors", "--all", "-A", "belay.dev/allow-delete=true"},
@@ -104,7 +138,7 @@ func (c *cluster) takeAway(ctx context.Context) (start time.Time, err error) {
 		{"annotate", "crd", "anchors.belay.dev", "belay.dev/allow-delete=true"},
 	}
 	for _, preset := range presets {
-		steps = append(steps, []string{"delete", "-k", "manifests/presets/" + preset})
+		steps = append(steps, []string{"delete", "-k", "manifests/presets/" + preset, "--ignore-not-found"})
 	}
 	for _, args := range steps {
 		if _, err := c.kubectl(ctx, args...); err != nil {
@@ -112,7 +146,7 @@ func (c *cluster) takeAway(ctx context.Context) (start time.Time, err error) {
 		}
 	}
 	start = time.Now()
-	_, err = c.kubectl(ctx, "delete", "-k", "manifests/overlays/e2e", "--timeout=120s")
+	_, err = c.kubectl(ctx, "delete", "-k", "manifests/overlays/"+overlay, "--timeout=120s")
 	return start, err
 }
 
@@ -153,7 +187,7 @@ func helm(t *testing.T) {
 	ctx, ns := begin(t, "helm", "")
 	// By the test before it is not installed any more; where this one runs alone it is.
 	if _, err := c.deployment(ctx, "belay-webhook"); err == nil {
-		if _, err := c.takeAway(ctx); err != nil {
+		if _, err := c.takeAway(ctx, "e2e"); err != nil {
 			t.Fatal(err)
 		}
 		within(ctx, t, "nothing is registered, and the namespace is gone", func() error { return c.nothingLeft(ctx, true) })
@@ -198,17 +232,10 @@ func helm(t *testing.T) {
 	}
 	stack.Report(t, "e2e: helm uninstall %s", seconds(gone))
 	holds(ctx, t, 10*time.Second, "what an Anchor held stays", func() error { return c.stays(ctx, kept) })
-	if _, err := c.Kube.AppsV1().Deployments("cert-manager").Get(ctx, "cert-manager", metav1.GetOptions{}); err == nil {
-		// A first install: registrations begin without a CA, and nobody is ready before cert-manager has brought it.
+	if c.hasCertManager(ctx) {
 		took := run(append([]string{"install", "belay", chart, "--set", "tls.mode=cert-manager"}, values...)...)
 		stack.Report(t, "e2e: helm install --wait with cert-manager's certificates %s", seconds(took))
-		within(ctx, t, "a guarded create works", func() error {
-			m := guardedMap(ns, fmt.Sprintf("cert-manager-%d", time.Now().UnixNano()))
-			if err := c.Client.Create(ctx, m); err != nil {
-				return err
-			}
-			return stored(m)
-		})
+		within(ctx, t, "a guarded create works", func() error { return c.guardedCreate(ctx, ns) })
 		run("uninstall", "belay", "--namespace", belayNamespace, "--wait", "--timeout", "4m")
 		within(ctx, t, "nothing is registered", func() error { return c.nothingLeft(ctx, false) })
 	} else {

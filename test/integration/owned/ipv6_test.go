@@ -47,7 +47,7 @@ func inIPv6Only(socket string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Getenv("BELAY_TEST_BINARY"), "--kubeconfig="+kubeconfig, "--dns-names=localhost",
-		"--listen=:19443", "--health-probe-bind-address=:18081", "--metrics-bind-address=[::1]:18080")
+		"--listen=:19443", "--collector-listen=:19444", "--health-probe-bind-address=:18081", "--metrics-bind-address=[::1]:18080")
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Start(); err != nil {
 		return err
@@ -62,14 +62,17 @@ func inIPv6Only(socket string) error {
 		}
 	}
 	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} // what is asked is only whether somebody listens
-	c, err := d.DialContext(ctx, "tcp", "[::1]:19443")
-	if err != nil {
-		return err
+	for _, address := range []string{"[::1]:19443", "[::1]:19444"} {
+		c, err := d.DialContext(ctx, "tcp", address)
+		if err != nil {
+			return err
+		}
+		if err := c.Close(); err != nil {
+			return err
+		}
 	}
-	if _, err := os.Stdout.WriteString("all listeners reached\n"); err != nil {
-		return err
-	}
-	return c.Close()
+	_, err = os.Stdout.WriteString("all listeners reached\n")
+	return err
 }
 
 // forward passes every connection of a listener on to an address, until the

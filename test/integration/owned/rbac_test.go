@@ -69,7 +69,8 @@ func TestLeastPrivilege(t *testing.T) {
 				}
 			}
 		}
-		// exactly asserts which of all verbs an account has in all namespaces, and that it has
+		wheres := []string{"", ns, "kube-system"}
+		// exactly asserts which of all verbs an account has in all of wheres, and that it has
 		// no others in any. name is empty for all names.
 		exactly := func(whose, group, resource, name string, verbs ...string) {
 			t.Helper()
@@ -78,7 +79,7 @@ func TestLeastPrivilege(t *testing.T) {
 			}
 			plain, subresource, _ := strings.Cut(resource, "/")
 			for _, verb := range all {
-				for _, where := range []string{"", ns, "kube-system"} {
+				for _, where := range wheres {
 					got := ask(authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: plain, Subresource: subresource, Namespace: where, Name: name})
 					if want := slices.Contains(verbs, verb); got != want {
 						t.Errorf("%s may %s %s.%s %q in %q: %t, want %t", account, verb, resource, group, name, where, got, want)
@@ -136,6 +137,36 @@ func TestLeastPrivilege(t *testing.T) {
 		}
 		if account == stack.ControllerAccount && !ask(authorizationv1.ResourceAttributes{Verb: "get", Group: "certificates.k8s.io", Resource: "clustertrustbundles", Name: v1alpha1.CABundleName}) {
 			t.Errorf("%s may not get its ClusterTrustBundle", account)
+		}
+
+		// belay's own kinds, and the registrations.
+		webhook := account == stack.WebhookAccount
+		either := func(webhooks, controllers []string) []string {
+			if webhook {
+				return webhooks
+			}
+			return controllers
+		}
+		for _, policies := range []string{"ownerpolicies", "namepolicies", "recoverypolicies"} {
+			exactly(account, "belay.dev", policies, "", reads...)
+			exactly(account, "belay.dev", policies+"/status", "", either(nil, []string{"update"})...)
+		}
+		exactly(account, "belay.dev", "anchors", "", either([]string{"create", "get"}, append([]string{"update", "delete"}, reads...))...)
+		exactly(account, "belay.dev", "anchors/status", "", either(nil, []string{"patch"})...)
+		for _, configurations := range []string{"mutatingwebhookconfigurations", "validatingwebhookconfigurations"} {
+			exactly(account, "admissionregistration.k8s.io", configurations, v1alpha1.ConfigurationName, either([]string{"get"}, append([]string{"create", "update", "delete"}, reads...))...)
+			exactly(account, "admissionregistration.k8s.io", configurations, "other", either(nil, []string{"create", "list", "watch"})...)
+		}
+
+		// In belay's own namespace.
+		wheres = []string{stack.Namespace}
+		exactly(account, "", "secrets", "other", either([]string{"create"}, nil)...)
+		exactly(account, "", "secrets", "belay-ca", append(either([]string{"create"}, nil), append([]string{"update"}, reads...)...)...)
+		exactly(account, "coordination.k8s.io", "leases", "other", either([]string{"create", "get", "update"}, []string{"create", "list", "delete"})...)
+		exactly(account, "coordination.k8s.io", "leases", "belay-controller", either([]string{"create", "get", "update"}, []string{"create", "get", "update", "list", "delete"})...)
+		exactly(account, "discovery.k8s.io", "endpointslices", "", either(nil, []string{"list"})...)
+		for _, r := range []schema.GroupResource{{Resource: "serviceaccounts"}, {Resource: "services"}, {Resource: "pods/exec"}, {Group: "apps", Resource: "deployments"}, {Group: "rbac.authorization.k8s.io", Resource: "roles"}, {Group: "rbac.authorization.k8s.io", Resource: "rolebindings"}} {
+			exactly("", r.Group, r.Resource, "")
 		}
 
 		// Not only asked: tried.

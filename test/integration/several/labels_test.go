@@ -66,7 +66,8 @@ func TestP24_P20_ALabelOfAMomentAgo(t *testing.T) {
 		t.Fatal("B missed nothing while its watches were held: the test shows nothing")
 	}
 
-	looks := lookedAt(ctx, t, "ReportMissing")
+	const looked, without = `belay_recovery_looks_total{reason="ReportMissing"}`, "belay_recovery_pods_without_sidecar_total"
+	looks, told := counted(ctx, t, looked), counted(ctx, t, without)
 	for _, b := range missed {
 		b.fails(ctx)
 		must(t, opensandbox.Ready(ctx, b.via[serverA], b.pod))
@@ -94,8 +95,11 @@ func TestP24_P20_ALabelOfAMomentAgo(t *testing.T) {
 			t.Errorf("%s: status %+v", b.key, s)
 		}
 	}
-	if now := lookedAt(ctx, t, "ReportMissing"); now < looks+float64(len(missed)) {
-		t.Errorf("belay_recovery_looks_total{reason=\"ReportMissing\"} went from %v to %v", looks, now)
+	if now := counted(ctx, t, looked); now < looks+float64(len(missed)) {
+		t.Errorf("%s went from %v to %v", looked, looks, now)
+	}
+	if now := counted(ctx, t, without); now != told+float64(len(missed)) {
+		t.Errorf("%s went from %v to %v, by %d Pods", without, told, now, len(missed))
 	}
 }
 
@@ -113,8 +117,8 @@ func optIn(ctx context.Context, t *testing.T, kube kubernetes.Interface, ns stri
 	must(t, err)
 }
 
-// lookedAt sums belay_recovery_looks_total of a reason over the controllers.
-func lookedAt(ctx context.Context, t *testing.T, reason string) (sum float64) {
+// counted sums a metric, with its labels, over the controllers.
+func counted(ctx context.Context, t *testing.T, metric string) (sum float64) {
 	t.Helper()
 	for _, p := range shared.Controllers() {
 		select {
@@ -125,7 +129,7 @@ func lookedAt(ctx context.Context, t *testing.T, reason string) (sum float64) {
 		text, err := p.Metrics(ctx)
 		must(t, err)
 		for line := range strings.Lines(text) {
-			if value, ok := strings.CutPrefix(line, fmt.Sprintf("belay_recovery_looks_total{reason=%q} ", reason)); ok {
+			if value, ok := strings.CutPrefix(line, metric+" "); ok {
 				n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
 				must(t, err)
 				sum += n

@@ -16,6 +16,7 @@ import (
 
 	"github.com/belay-dev/belay/test/integration/stack"
 	"github.com/belay-dev/belay/webhook/api/v1alpha1"
+	"github.com/belay-dev/belay/webhook/app"
 )
 
 // holder is who leads belay-controller.
@@ -60,7 +61,7 @@ func TestTheLeadersServerHangs(t *testing.T) {
 	wait, cancel := context.WithTimeout(ctx, stack.Bound)
 	defer cancel()
 	code, err := leader.Wait(wait)
-	if err != nil || code == 0 {
+	if err != nil || code != app.ExitCore {
 		t.Errorf("the former leader ended with %d, %v; its log ends with\n%s", code, err, leader.Tail(5))
 	}
 	// The new one works: an Anchor is bound. The replica of B is out of the traffic, as it is
