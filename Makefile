@@ -220,7 +220,7 @@ vuln: $(GOVULNCHECK) ## look for known vulnerabilities; needs the network, and i
 
 .PHONY: kind-up
 kind-up: ## make a kind cluster of three nodes, with all that it takes; the last line is its KUBECONFIG
-	$(call say,kind cluster (15 minutes on two cores the first time, half a minute with the node image))
+	$(call say,kind cluster (15 minutes on two cores the first time, 45 seconds with the node image))
 	@bin=$$(mktemp -d) && trap 'rm -rf "$$bin"' EXIT && go build -o "$$bin/kind" ./hack/kind && "$$bin/kind" up
 
 .PHONY: kind-down

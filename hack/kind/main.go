@@ -35,7 +35,7 @@ Usage: go run ./hack/kind COMMAND [flags]
 
 kubectl is told by KUBECONFIG, which "up" prints last; ~/.kube/config is not touched.
 The first "up" may compile Kubernetes and its runtime: 15 minutes on two cores.
-Later ones take about half a minute.
+Later ones take about 45 seconds.
 
 Exit codes: 1 it failed, 2 usage, 3 there is no container engine, and this machine can have
 none, 4 an image of "pull" is not here and cannot be pulled.
