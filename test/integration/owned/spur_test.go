@@ -139,17 +139,20 @@ func TestSpur(t *testing.T) {
 	})
 }
 
-// waitForCollector waits until the garbage collector knows SpurJobs. It looks for new kinds
-// every 30 seconds; what it was asked about one that it does not know it asks again later and
-// later, so that each try is with an owner of its own. It can collect a moment before it watches the
-// kind; what comes and goes in that moment it has to ask about again, and that is ten a second for
-// all objects together, after the first hundred (its queue's limit): a Pod has once stayed for two
-// minutes.
+// waitForCollector waits until the garbage collector watches SpurJobs. It looks for new kinds every 30
+// seconds, and its mapper does every 30 seconds on its own: it can collect what SpurJobs owned before
+// it watches them. What comes and goes in between it has to ask about again (processAttemptToDelete in
+// its source: "requeue if item hasn't been observed"), after 5 ms and each time after twice as long,
+// and not before its turn: ten a second for all objects together, after the first hundred. Pods of
+// such SpurJobs have stayed for two minutes. So each try is with a SpurJob that has been there for a
+// while, at whose end the next question is far, and that is seen to go at once.
 func waitForCollector(ctx context.Context, t *testing.T, ns string) {
 	t.Helper()
 	configMaps := shared.Kube.CoreV1().ConfigMaps(ns)
-	const enough = 2
-	collected := 0
+	// It is asked about after 1.3, 2.6 and 5.1 s.
+	ages := []time.Duration{1400 * time.Millisecond, 2800 * time.Millisecond}
+	start, seen := time.Now(), 0
+	var collects time.Duration
 	for i := range 40 {
 		name := fmt.Sprintf("collected-%d", i)
 		job := spur.Job(ns, name, "")
@@ -162,25 +165,40 @@ func waitForCollector(ctx context.Context, t *testing.T, ns string) {
 		if _, err := configMaps.Create(ctx, held, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
+		select {
+		case <-ctx.Done():
+			t.Fatal(ctx.Err())
+		case <-time.After(ages[seen]):
+		}
 		if err := shared.Client.Delete(ctx, job); err != nil {
 			t.Fatal(err)
 		}
-		try, cancel := context.WithTimeout(ctx, 3*time.Second)
-		for try.Err() == nil {
-			if _, err := configMaps.Get(try, name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-				if collected++; collected == enough {
-					cancel()
-					return
+		gone := func(within time.Duration) bool {
+			try, cancel := context.WithTimeout(ctx, within)
+			defer cancel()
+			for {
+				if _, err := configMaps.Get(ctx, name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+					return true
 				}
-				<-try.Done() // the next one is seen by what has started meanwhile
-				break
-			}
-			select {
-			case <-try.Done():
-			case <-time.After(50 * time.Millisecond):
+				select {
+				case <-try.Done():
+					return false
+				case <-time.After(50 * time.Millisecond):
+				}
 			}
 		}
-		cancel()
+		switch {
+		case gone(time.Second):
+			if seen++; seen == len(ages) {
+				t.Logf("the garbage collector watches SpurJobs after %s; it has collected what they owned after %s", time.Since(start).Round(time.Second), collects.Round(time.Second))
+				return
+			}
+		default:
+			seen = 0
+			if collects == 0 && gone(2*time.Second) {
+				collects = time.Since(start)
+			}
+		}
 	}
-	t.Fatal("the garbage collector does not know SpurJobs after two minutes")
+	t.Fatal("the garbage collector does not watch SpurJobs")
 }
