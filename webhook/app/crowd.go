@@ -93,7 +93,7 @@ func (c *crowd) Accept() (net.Conn, error) {
 	var all []*guest
 	for c.guests.Len() >= c.most {
 		leaves := c.leaves()
-		if leaves == nil || c.guests.Len() < c.rush && time.Since(leaves.since) < grace {
+		if leaves == nil || c.guests.Len() < c.rush && !leaves.closed && time.Since(leaves.since) < grace {
 			break
 		}
 		c.forget(leaves)
@@ -160,7 +160,7 @@ func (g *guest) trust(pod types.UID) {
 	g.trusted = pod
 	had := 0
 	for e := c.guests.Front(); e != nil; e = e.Next() {
-		if o, ok := e.Value.(*guest); ok && o.trusted == pod {
+		if o, ok := e.Value.(*guest); ok && o.trusted == pod && !o.closed {
 			had++
 			first = cmp.Or(first, o)
 		}
@@ -177,7 +177,7 @@ func (g *guest) trust(pod types.UID) {
 }
 
 // Close closes the connection, and forgets it; at once, or when its client has heard of it. Until
-// then it keeps its place, and is the first to make room.
+// then it keeps its place, and is the first of its peer to make room.
 func (g *guest) Close() error {
 	c := g.crowd
 	half, ok := g.Conn.(interface{ CloseWrite() error })
