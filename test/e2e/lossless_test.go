@@ -115,10 +115,12 @@ func noLostCalls(t *testing.T) {
 			return err
 		}
 		l.rest(ctx, 2*time.Second)
-		return wait(ctx, bound, func() error {
+		err := wait(ctx, bound, func() error {
 			_, err := c.Kube.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
 			return err
 		})
+		l.rest(ctx, 5*time.Second) // what has waited for it is not quiet
+		return err
 	})
 	l.enter(phaseAfter)
 	l.rest(ctx, 5*time.Second)

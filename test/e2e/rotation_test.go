@@ -37,7 +37,7 @@ func rotation(t *testing.T) {
 	guard(ctx, t)
 	p := runs(ctx, t, witnessed(ns, "reports"))
 	l := startLoad(ctx, t, ns)
-	l.rest(ctx, 3*time.Second)
+	l.rest(ctx, 5*time.Second)
 	l.during(ctx, t, phaseOwnLeaf, func() error {
 		served, err := c.served(ctx)
 		if err != nil {
@@ -187,7 +187,7 @@ func certManager(t *testing.T) {
 	stack.Report(t, "e2e: cert-manager and belay with its certificates installed within %s", seconds(time.Since(start)))
 	guard(ctx, t)
 	l := startLoad(ctx, t, ns)
-	l.rest(ctx, 3*time.Second)
+	l.rest(ctx, 5*time.Second)
 	// Kubelets bring a Secret within a minute and a half; all of that time is looked at, and a
 	// phase ends when every replica serves what was issued in it.
 	brought := func() error {
@@ -212,7 +212,7 @@ func certManager(t *testing.T) {
 		return brought()
 	})
 	l.enter(phaseAfter)
-	l.rest(ctx, 3*time.Second)
+	l.rest(ctx, 5*time.Second)
 	l.table(t, nil)
 }
 

@@ -288,17 +288,23 @@ func storyOpenSandbox(t *testing.T) {
 	within(ctx, t, "the sidecar has said that the Pod is ready", mainReady(ctx, first, corev1.ConditionTrue))
 
 	var crashed sync.WaitGroup
-	var failedAt time.Time
 	var lost *corev1.Pod
-	crashed.Go(func() { s.crash(ctx, t, "returns"); failedAt = time.Now() })
+	var recovered time.Duration
+	crashed.Go(func() {
+		s.crash(ctx, t, "returns")
+		failedAt := time.Now()
+		if err := s.is(ctx, t, "returns", opensandbox.PhaseSucceed); err != nil {
+			t.Error(err)
+		}
+		recovered = time.Since(failedAt)
+	})
 	crashed.Go(func() { lost = s.lose(ctx, t, "replaced") })
 	crashed.Wait()
 	if t.Failed() {
 		t.FailNow()
 	}
 
-	s.phase(ctx, t, "returns", opensandbox.PhaseSucceed)
-	stack.Report(t, "e2e: OpenSandbox: failed by CrashLoopBackOff, recovered after %s with the same Pod", seconds(time.Since(failedAt)))
+	stack.Report(t, "e2e: OpenSandbox: failed by CrashLoopBackOff, recovered after %s with the same Pod", seconds(recovered))
 	again := s.pod(ctx, t, "returns")
 	if again.UID != first.UID || again.Status.ContainerStatuses[0].RestartCount == 0 {
 		t.Errorf("recovered with Pod %s, restarted %d times; want %s, restarted", again.UID, again.Status.ContainerStatuses[0].RestartCount, first.UID)
@@ -408,9 +414,17 @@ func (s *sandboxSide) get(ctx context.Context, t *testing.T, name string) *opens
 
 func (s *sandboxSide) phase(ctx context.Context, t *testing.T, name, phase string) {
 	t.Helper()
-	within(ctx, t, "sandbox "+name+" is "+phase, func() error {
+	if err := s.is(ctx, t, name, phase); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// is waits until a sandbox is in a phase.
+func (s *sandboxSide) is(ctx context.Context, t *testing.T, name, phase string) error {
+	t.Helper()
+	return wait(ctx, bound, func() error {
 		if got := s.get(ctx, t, name).Status.Phase; got != phase {
-			return fmt.Errorf("it is %q", got)
+			return fmt.Errorf("sandbox %s is %q, not %q", name, got, phase)
 		}
 		return nil
 	})

@@ -146,7 +146,7 @@ func (c *cluster) takeAway(ctx context.Context, overlay string) (start time.Time
 		}
 	}
 	start = time.Now()
-	_, err = c.kubectl(ctx, "delete", "-k", "manifests/overlays/"+overlay, "--timeout=120s")
+	_, err = c.kubectl(ctx, "delete", "-k", "manifests/overlays/"+overlay, "--ignore-not-found", "--timeout=120s")
 	return start, err
 }
 

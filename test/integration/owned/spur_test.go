@@ -7,13 +7,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/belay-dev/belay/test/fixtures/spur"
 	"github.com/belay-dev/belay/test/integration/stack"
@@ -141,64 +140,21 @@ func TestSpur(t *testing.T) {
 
 // waitForCollector waits until the garbage collector watches SpurJobs. It looks for new kinds every 30
 // seconds, and its mapper does every 30 seconds on its own: it can collect what SpurJobs owned before
-// it watches them. What comes and goes in between it has to ask about again (processAttemptToDelete in
-// its source: "requeue if item hasn't been observed"), after 5 ms and each time after twice as long,
-// and not before its turn: ten a second for all objects together, after the first hundred. Pods of
-// such SpurJobs have stayed for two minutes. So each try is with a SpurJob that has been there for a
-// while, at whose end the next question is far, and that is seen to go at once.
+// it watches them. What comes and goes in between it has to ask about again (attemptToDeleteWorker in
+// its source: "requeue if item hasn't been observed"), later and later, and not before its turn: ten a
+// second for all objects together, after the first hundred. Pods of such SpurJobs have stayed for two
+// minutes. A SpurJob that owns nothing, and is deleted in the foreground, goes when the collector has
+// seen that, which it does by watching alone.
 func waitForCollector(ctx context.Context, t *testing.T, ns string) {
 	t.Helper()
-	configMaps := shared.Kube.CoreV1().ConfigMaps(ns)
-	// It is asked about after 1.3, 2.6 and 5.1 s.
-	ages := []time.Duration{1400 * time.Millisecond, 2800 * time.Millisecond}
-	start, seen := time.Now(), 0
-	var collects time.Duration
-	for i := range 40 {
-		name := fmt.Sprintf("collected-%d", i)
-		job := spur.Job(ns, name, "")
-		if err := shared.Client.Create(ctx, job); err != nil {
-			t.Fatal(err)
-		}
-		held := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: job.GetAPIVersion(), Kind: job.GetKind(), Name: name, UID: job.GetUID(),
-		}}}}
-		if _, err := configMaps.Create(ctx, held, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatal(ctx.Err())
-		case <-time.After(ages[seen]):
-		}
-		if err := shared.Client.Delete(ctx, job); err != nil {
-			t.Fatal(err)
-		}
-		gone := func(within time.Duration) bool {
-			try, cancel := context.WithTimeout(ctx, within)
-			defer cancel()
-			for {
-				if _, err := configMaps.Get(ctx, name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-					return true
-				}
-				select {
-				case <-try.Done():
-					return false
-				case <-time.After(50 * time.Millisecond):
-				}
-			}
-		}
-		switch {
-		case gone(time.Second):
-			if seen++; seen == len(ages) {
-				t.Logf("the garbage collector watches SpurJobs after %s; it has collected what they owned after %s", time.Since(start).Round(time.Second), collects.Round(time.Second))
-				return
-			}
-		default:
-			seen = 0
-			if collects == 0 && gone(2*time.Second) {
-				collects = time.Since(start)
-			}
-		}
+	job := spur.Job(ns, "watched", "")
+	if err := shared.Client.Create(ctx, job); err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("the garbage collector does not watch SpurJobs")
+	if err := shared.Client.Delete(ctx, job, client.PropagationPolicy(metav1.DeletePropagationForeground)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(ctx, t, "the garbage collector watches SpurJobs", func() error {
+		return mustBeNotFound(shared.Client.Get(ctx, client.ObjectKeyFromObject(job), job))
+	})
 }
