@@ -300,8 +300,14 @@ func TestWhatIsTold(t *testing.T) {
 // counted is what the metric of entries says.
 func counted(t *testing.T) map[string]float64 {
 	t.Helper()
+	return gauges(t, metrics.RegistrationEntries)
+}
+
+// gauges are what a metric with one label says, by its value.
+func gauges(t *testing.T, metric prometheus.Collector) map[string]float64 {
+	t.Helper()
 	r := prometheus.NewRegistry()
-	r.MustRegister(metrics.RegistrationEntries)
+	r.MustRegister(metric)
 	families, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -3,13 +3,14 @@ package health
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"github.com/belay-dev/belay/webhook/internal/metrics"
@@ -18,22 +19,8 @@ import (
 // measures are what the metric says of checks. It is the process's: names are a test's own.
 func measures(t *testing.T, names ...string) map[string]float64 {
 	t.Helper()
-	r := prometheus.NewRegistry()
-	r.MustRegister(metrics.Ready)
-	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := map[string]float64{}
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			for _, name := range names {
-				if m.GetLabel()[0].GetValue() == name {
-					out[name] = m.GetGauge().GetValue()
-				}
-			}
-		}
-	}
+	out := gauges(t, metrics.Ready)
+	maps.DeleteFunc(out, func(name string, _ float64) bool { return !slices.Contains(names, name) })
 	return out
 }
 
